@@ -45,6 +45,7 @@ def tune(
     trials: int | None = None,
     budget_s: float | None = None,
     budget: str | float | None = None,
+    until: str | float | None = None,
     search: str = "evolutionary",
     cost_model: str | os.PathLike[str] | None = None,
     model: str | os.PathLike[str] = "xgb",
@@ -79,6 +80,10 @@ def tune(
       is a `FleetResult`.
     - ``trials``: new trials at most. 0: no search, only a first pick.
     - ``budget_s``: seconds (default: 60). ``budget``: the same as the command line has it, such as "2m".
+    - ``until``: ends the run early once the best kernel reaches it: a time of a call, as text with its unit
+      ("200us", "1.5ms"), or a share of the machine's limit, a number from 0 to 1 (0.9), that `report` and
+      `explain` show. A kernel counts once it was timed again with others; the result's ``aimed`` says how
+      far it was. Of several sizes with a kernel each the time is that of the largest, the share that of all.
     - ``search``: the name of a search policy, "evolutionary" or another (docs/how-to/search.md).
     - ``cost_model``: the name of a cost model, "xgb" or another, or the path of a file that ``autotune
       train`` made of a log of your own. ``model`` is another name of it.
@@ -113,7 +118,7 @@ def tune(
 
     options = TuneOptions(
         trials=trials, budget_s=seconds_of(budget, budget_s, DEFAULT_S), search=search, seed=seed,
-        rtol=rtol, atol=atol, model=_cost_model(cost_model, model), started=started,
+        rtol=rtol, atol=atol, until=until, model=_cost_model(cost_model, model), started=started,
     )  # fmt: skip
     asked = TuneRequest.of(options, target, threads, db, fleet)
     constant_weights = ahead(constant_weights)
@@ -134,6 +139,7 @@ def tune_suite(
     trials: int | None = None,
     budget_s: float | None = None,
     budget: str | float | None = None,
+    until: str | float | None = None,
     search: str = "evolutionary",
     cost_model: str | os.PathLike[str] | None = None,
     model: str | os.PathLike[str] = "xgb",
@@ -149,10 +155,10 @@ def tune_suite(
     ``suite``: a suite file, ``FILE`` or ``FILE:NAME`` (see `autotune.tuning.suites`), or a list of
     programs, each a `Workload` (``at.ops.workload("matmul", {"m": 64, "n": 64, "k": 64})``) or tensors.
     ``weights``: how often each kernel runs; default: those of the file, else 1. ``trials``: new trials of
-    each task at most. ``constant_weights``: as of `tune` for all tasks, or one for each:
-    ``[True, ("w", "v"), False]``. True and False leave the constants that a `Workload` has already, so that
-    tasks which state theirs need nothing here. Otherwise as `tune`; Ctrl-C keeps everything, and a second
-    call goes on where the first stopped.
+    each task at most. ``until``: as of `tune`; its time is the weighted sum of all. ``constant_weights``: as
+    of `tune` for all tasks, or one for each: ``[True, ("w", "v"), False]``. True and False leave the
+    constants that a `Workload` has already, so that tasks which state theirs need nothing here. Otherwise as
+    `tune`; Ctrl-C keeps everything, and a second call goes on where the first stopped.
 
     ``strides``: a list with those of each task, as of `tune`, or None.
 
@@ -195,7 +201,7 @@ def tune_suite(
     if not tasks:
         raise SettingsError("the suite has no tasks; give at least one")
     options = TuneOptions(
-        trials=trials, budget_s=seconds, search=search, seed=seed, rtol=rtol, atol=atol,
+        trials=trials, budget_s=seconds, search=search, seed=seed, rtol=rtol, atol=atol, until=until,
         model=_cost_model(cost_model, model), started=started,
     )  # fmt: skip
     asked = TuneRequest.of(options, target, threads, db, fleet)

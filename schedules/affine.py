@@ -337,7 +337,7 @@ def leaves(e: Expr, ranges: Ranges, most: int) -> Expr | None:
     added up on the way to it, in whatever order; or a value that is read as an index. Of what has no known
     bounds none is told."""
     reach: dict[Expr, int | None] = {}
-    for x in reversed(list(E.walk(e))):  # operands first
+    for x in E.distinct(e):
         match x:
             case Const(value=k, dtype=E.INDEX):
                 known = k in DTYPES["int64"].range  # others are refused as literals
@@ -411,28 +411,34 @@ def decide(cond: Expr, ranges: Ranges) -> bool | None:
     return None
 
 
-def simplify(e: Expr, ranges: Ranges) -> Expr:
-    """An equal expression, simpler where the ranges prove it."""
+def simplify(e: Expr, ranges: Ranges, known: dict[int, Expr] | None = None) -> Expr:
+    """An equal expression, simpler where the ranges prove it. ``known``: what was made of values of the same
+    tree, by identity: what is shared is looked at once."""
     t = type(e)
     if t is Const:
         return e
     if t is Var:
-        return _simplify(e, ranges)
+        return _simplify(e, ranges, {})
     if E.dtype_of(e) == INDEX:
         own = [(v, ranges[v]) for v in sorted(E.variables(e)) if v in ranges]
         if has_size(e):
             own += [(v, r) for v, r in ranges.items() if "//" in v]  # of `quotients`
         return _simplify_index(e, tuple(own))
-    return _simplify(e, ranges)
+    if known is None:
+        known = {}
+    made = known.get(id(e))
+    if made is None:
+        made = known[id(e)] = _simplify(e, ranges, known)
+    return made
 
 
 @lru_cache(maxsize=1 << 14)
 def _simplify_index(e: Expr, ranges: tuple[tuple[str, Range], ...]) -> Expr:
     """Remembered: passes, and candidates, meet the same indices again and again."""
-    return _simplify(e, dict(ranges))
+    return _simplify(e, dict(ranges), {})
 
 
-def _simplify(e: Expr, ranges: Ranges) -> Expr:
+def _simplify(e: Expr, ranges: Ranges, known: dict[int, Expr]) -> Expr:
     if E.kind(e) is Binary and E.dtype_of(e) == INDEX:
         return _simplify_arithmetic(e, ranges)
     match e:
@@ -442,21 +448,23 @@ def _simplify(e: Expr, ranges: Ranges) -> Expr:
             r = ranges.get(n)
             return Const(r[0]) if r is not None and r[0] == r[1] else e
         case Load(buffer=b, indices=ix, dtype=d):
-            return Load(b, tuple(simplify(i, ranges) for i in ix), d)
+            return Load(b, tuple(simplify(i, ranges, known) for i in ix), d)
         case Compare():
-            known = decide(e, ranges)
-            if known is not None:
-                return Const(known, "bool")
-            return _undivided(E.rebuild(e, tuple(simplify(k, ranges) for k in E.children(e))))
+            holds = decide(e, ranges)
+            if holds is not None:
+                return Const(holds, "bool")
+            return _undivided(E.rebuild(e, tuple(simplify(k, ranges, known) for k in E.children(e))))
         case Logic(op="and" | "or" as op, args=args):
-            parts = [simplify(x, ranges) for x in args]
+            parts = [simplify(x, ranges, known) for x in args]
             return E.all_of(*parts) if op == "and" else E.any_of(*parts)
         case Select(cond=c, a=a, b=b):
-            c = simplify(c, ranges)
+            c = simplify(c, ranges, known)
             if isinstance(c, Const):
-                return simplify(a if c.value else b, ranges)
-            return Select(c, simplify(a, ranges), simplify(b, ranges))
-    new = tuple(map(simplify, E.children(e), repeat(ranges)))  # (`map` nests no frame of its own)
+                return simplify(a if c.value else b, ranges, known)
+            return Select(c, simplify(a, ranges, known), simplify(b, ranges, known))
+    new = tuple(
+        map(simplify, E.children(e), repeat(ranges), repeat(known))
+    )  # (`map` nests no frame of its own)
     return E.rebuild(e, new)
 
 

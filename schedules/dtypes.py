@@ -81,6 +81,11 @@ def _int(name: str, itemsize: int, computed: str = "") -> DType:
     return DType(name, "int", itemsize, computed or name, range(-half, half), 0)
 
 
+def _unsigned(name: str, itemsize: int, computed: str) -> DType:
+    """Stored only: a wider dtype with a sign has all its values."""
+    return DType(name, "int", itemsize, computed, range(1 << 8 * itemsize), 1)
+
+
 DTYPES = {
     row.name: row
     for row in (
@@ -91,9 +96,11 @@ DTYPES = {
         _float("float32", 4, 23),
         _float("float64", 8, 52),
         _int("int8", 1, computed="int32"),
-        DType("uint8", "int", 1, "int32", range(256), 1),
+        _unsigned("uint8", 1, "int32"),
         _int("int16", 2, computed="int32"),
+        _unsigned("uint16", 2, "int32"),
         _int("int32", 4),
+        _unsigned("uint32", 4, "int64"),
         _int("int64", 8),
         DType("bool", "bool", 1, "int32", range(2), 6),
     )

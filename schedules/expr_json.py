@@ -58,39 +58,52 @@ def to_json(e: Expr) -> Any:
 
 
 def from_json(v: Any) -> Expr:
-    """Inverse of `to_json`. Raises ValueError on anything else. Whether types fit is not looked at here: see
+    """Inverse of `to_json`. What stands in it several times is one node, as in most expressions that were
+    written. Raises ValueError on anything else. Whether types fit is not looked at here: see
     `schedules.te.typed`."""
     try:
-        return _from_json(v)
+        return _from_json(v, {})
     except (IndexError, TypeError, KeyError, OverflowError, RecursionError) as err:
         raise ValueError(f"malformed expression {short(v)}: {err}") from None
 
 
-def _from_json(v: Any) -> Expr:
+def _from_json(v: Any, known: dict[Any, Expr]) -> Expr:
+    """``known``: nodes by what they are, their operands by identity."""
     if type(v) is int:
-        return Const(v)
+        return _once(("int", v), Const(v), known)
     if not isinstance(v, list) or not v:
         raise ValueError(f"malformed expression {short(v)}")
     tag, rest = any_text(v[0]), v[1:]
     if tag == "const":
         dtype, x = rest
-        return _const(any_text(dtype), x)
+        return _once((tag, dtype, type(x), str(x)), _const(any_text(dtype), x), known)
     if tag in ("var", "hole"):
         (name,) = rest
-        return Var(any_text(name)) if tag == "var" else Hole(any_text(name))
+        return _once((tag, name), Var(any_text(name)) if tag == "var" else Hole(any_text(name)), known)
+    first = {"load": 2, "cast": 1, "call": 1}.get(tag, 0)
+    own, kids = rest[:first], tuple(_from_json(x, known) for x in rest[first:])
+    return _once((tag, *map(str, own), *map(id, kids)), _node(tag, own, kids), known)
+
+
+def _once(key: Any, made: Expr, known: dict[Any, Expr]) -> Expr:
+    """The node that was made first of what a key tells."""
+    return known.setdefault(key, made)
+
+
+def _node(tag: str, own: list[Any], kids: tuple[Expr, ...]) -> Expr:
+    """``own``: what is no operand."""
     if tag == "load":
-        return Load(any_text(rest[0]), tuple(map(_from_json, rest[2:])), any_text(rest[1]))
+        return Load(any_text(own[0]), kids, any_text(own[1]))
     if tag == "cast":
-        dtype, x = rest
-        return Cast(any_text(dtype), _from_json(x))
+        (a,) = kids
+        return Cast(any_text(own[0]), a)
     if tag == "call":
-        args = tuple(map(_from_json, rest[1:]))
-        if rest[0] not in FUNCTIONS:
-            raise ValueError(f"unknown function {short(rest[0])}")
-        if len(args) != FUNCTIONS[rest[0]].arity:
-            raise ValueError(f"{rest[0]} has {len(args)} arguments, not {FUNCTIONS[rest[0]].arity}")
-        return Call(rest[0], args)
-    kids = tuple(map(_from_json, rest))
+        (fn,) = own
+        if fn not in FUNCTIONS:
+            raise ValueError(f"unknown function {short(fn)}")
+        if len(kids) != FUNCTIONS[fn].arity:
+            raise ValueError(f"{fn} has {len(kids)} arguments, not {FUNCTIONS[fn].arity}")
+        return Call(fn, kids)
     if tag == "fma":
         return Fma(*kids)
     if tag == "select":

@@ -49,7 +49,7 @@ class Function:
 _erf_of_number = np.frompyfunc(math.erf, 1, 1)
 # Slope of erf at 0.
 _SQRT_PI = 2 / math.sqrt(math.pi)
-_LN2 = math.log(2)
+_LN2, _LN10 = math.log(2), math.log(10)
 
 
 def _erf(x: Array) -> Array:
@@ -159,6 +159,39 @@ def _atan2_change(y: Array, x: Array, ey: Array, ex: Array, v: Array) -> Array:
     return np.where(by > 0, np.where(passes, 2 * math.pi, angle), 0)
 
 
+def _beyond_one(a: Array, e: Array) -> Array:
+    """Where an argument that is cut off at ±1 may lie beyond."""
+    return np.isinf(e) | ((np.abs(a) + e >= 1) & (np.abs(a) - e <= 1) & (e > 0))
+
+
+def _inside_one(slope: Callable[[Array], Array]) -> Callable[..., Array]:
+    """The change of a function between -1 and 1, whose slope is that of the product (1 - a) (1 + a)."""
+
+    def change(a: Array, e: Array, v: Array) -> Array:
+        far = np.abs(a) + e
+        return np.where(e > 0, np.where(far < 1, e / slope((1 - far) * (1 + far)), np.inf), 0)
+
+    return change
+
+
+def _acosh_change(a: Array, e: Array, v: Array) -> Array:
+    low = a - e
+    there = (e > 0) & (a + e >= 1)  # else it is NaN
+    return np.where(there, np.where(low > 1, e / np.sqrt((low - 1) * (low + 1)), np.inf), 0)
+
+
+def _cbrt_change(a: Array, e: Array, v: Array) -> Array:
+    """By the largest slope, or by the two sides of 0, which are farthest apart."""
+    least = np.abs(a) - e
+    by_slope = np.where(least > 0, e / (3 * np.square(np.cbrt(np.maximum(least, 1e-300)))), np.inf)
+    return np.where(e > 0, np.minimum(by_slope, 2 * np.cbrt(e / 2)), 0)
+
+
+def _bends(of_slope: Callable[[Array], Array]) -> Callable[..., Array]:
+    """The change of sinh or cosh: twice its slope in the middle, times sinh(e / 2)."""
+    return lambda a, e, v: unbounded(np.where(e > 0, 2 * of_slope(np.abs(a) + e / 2) * np.sinh(e / 2), 0))
+
+
 # --- slopes -----------------------------------------------------------------------------------
 
 
@@ -185,6 +218,21 @@ def _atan2_slope(args: tuple[Expr, ...], result: Expr) -> tuple[Expr | None, ...
     square = y * y + x * x
     origin = E.compare("==", square, 0.0)
     return E.select(origin, 0.0, x / square), E.select(origin, 0.0, -1.0 * y / square)
+
+
+def _hypot_slope(args: tuple[Expr, ...], result: Expr) -> tuple[Expr | None, ...]:
+    """At the origin 0."""
+    origin = E.compare("==", result, 0.0)
+    return tuple(E.select(origin, 0.0, x / result) for x in args)
+
+
+def _one_over_root(square: Expr) -> Expr:
+    return 1.0 / Call("sqrt", (square,))
+
+
+def _around_one(x: Expr) -> Expr:
+    """1 - x², with all digits near ±1."""
+    return (1.0 - x) * (1.0 + x)
 
 
 def _abs_slope(args: tuple[Expr, ...], result: Expr) -> tuple[Expr | None, ...]:
@@ -266,9 +314,74 @@ FUNCTIONS = {
             doc="The angle in radians, from -pi to pi, of the point whose height is x and which lies y to "
             "the right: C's atan2(x, y), with its special values. On CPUs within 2 ulp.",
         ),
+        Function(
+            "log2", np.log2, 6.0, lambda a, e, v: _log_change(a, e, v) / _LN2, _near_zero,
+            slope=lambda x, y: (1.0 / (x[0] * _LN2),),
+            doc="The logarithm of x to the base 2. Exact of powers of 2; on CPUs within 1 ulp.",
+        ),
+        Function(
+            "log10", np.log10, 6.0, lambda a, e, v: _log_change(a, e, v) / _LN10, _near_zero,
+            slope=lambda x, y: (1.0 / (x[0] * _LN10),),
+            doc="The logarithm of x to the base 10. On CPUs within 1 ulp.",
+        ),
+        Function(
+            "cbrt", np.cbrt, 4.0, _cbrt_change, slope=lambda x, y: (1.0 / (3.0 * y * y),),
+            doc="The cube root of x, negative where x is. On CPUs within 1 ulp.",
+        ),
+        Function(
+            "hypot", np.hypot, 8.0, lambda a, b, ea, eb, v: ea + eb,
+            lambda a, b, ea, eb: np.isinf(ea) | np.isinf(eb), arity=2, slope=_hypot_slope,
+            doc="The length of the hypotenuse, the square root of x² + y², of which no part overflows. "
+            "Infinite where one of them is. On CPUs within 2 ulp.",
+        ),
+        Function(
+            "asin", np.arcsin, 8.0, _inside_one(np.sqrt), _beyond_one,
+            slope=lambda x, y: (_one_over_root(_around_one(x[0])),),
+            doc="The angle in radians, from -pi/2 to pi/2, whose sine is x. NaN beyond -1 and 1. On CPUs "
+            "within 2 ulp.",
+        ),
+        Function(
+            "acos", np.arccos, 8.0, _inside_one(np.sqrt), _beyond_one,
+            slope=lambda x, y: (-1.0 * _one_over_root(_around_one(x[0])),),
+            doc="The angle in radians, from 0 to pi, whose cosine is x. NaN beyond -1 and 1. On CPUs within "
+            "2 ulp.",
+        ),
+        Function(
+            "atan", np.arctan, 10.0,
+            _rises(np.arctan, lambda a, e: 1 / (1 + np.square(np.maximum(np.abs(a) - e, 0)))),
+            lambda a, e: np.isinf(e) & np.isnan(a),
+            slope=lambda x, y: (1.0 / (1.0 + x[0] * x[0]),),
+            doc="The angle in radians, from -pi/2 to pi/2, whose tangent is x. On CPUs within 2 ulp.",
+        ),
+        Function(
+            "sinh", np.sinh, 8.0, _bends(np.cosh), slope=lambda x, y: (Call("cosh", x),),
+            doc="The hyperbolic sine of x. On CPUs within 2 ulp.",
+        ),
+        Function(
+            "cosh", np.cosh, 8.0, _bends(np.sinh), slope=lambda x, y: (Call("sinh", x),),
+            doc="The hyperbolic cosine of x. On CPUs within 2 ulp.",
+        ),
+        Function(
+            "asinh", np.arcsinh, 8.0,
+            _rises(np.arcsinh, lambda a, e: 1 / np.hypot(1, np.maximum(np.abs(a) - e, 0))),
+            slope=lambda x, y: (1.0 / Call("hypot", (x[0], E.wrap(1.0, E.dtype_of(x[0])))),),
+            doc="The inverse of `sinh`. On CPUs within 3 ulp.",
+        ),
+        Function(
+            "acosh", np.arccosh, 8.0, _acosh_change,
+            lambda a, e: np.isinf(e) | ((a - e <= 1) & (a + e >= 1) & (e > 0)),
+            slope=lambda x, y: (_one_over_root((x[0] - 1.0) * (x[0] + 1.0)),),
+            doc="The inverse of `cosh`, of which both signs have one; NaN below 1. On CPUs within 3 ulp.",
+        ),
+        Function(
+            "atanh", np.arctanh, 10.0, _inside_one(lambda product: product), _beyond_one,
+            slope=lambda x, y: (1.0 / _around_one(x[0]),),
+            doc="The inverse of `tanh`. NaN beyond -1 and 1. On CPUs within 3 ulp.",
+        ),
         Function("abs", np.abs, change=lambda a, e, v: e, cheap=True, c="fabs", slope=_abs_slope),
         Function("floor", np.floor, cheap=True, doc="The largest whole number that is not above x. Exact."),
         Function("ceil", np.ceil, cheap=True, doc="The least whole number that is not below x. Exact."),
+        Function("trunc", np.trunc, cheap=True, doc="The whole number next to x towards 0. Exact."),
         Function(
             "round", np.rint, cheap=True, c="rint",
             doc="The nearest whole number, of two the even one: ``te.round(2.5)`` is 2. Exact.",

@@ -12,6 +12,7 @@ from schedules.ir.nest import block_names, initial, loops_of
 from schedules.model import Step, Target, Trace
 from schedules.primitives import PRIMITIVES, Methods
 from schedules.primitives.base import Primitive
+from schedules.primitives.scan_order import check_scans, scanned
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.tensors import dag as dag_of
 
@@ -48,6 +49,7 @@ class Schedule(Methods):
         self.target = target
         self.nest = initial(program)
         self._steps: list[Step] = []
+        self._scanned = scanned(program)
 
     def __copy__(self) -> Schedule:
         """Another one with the same steps; what is done to one does not change the other."""
@@ -93,7 +95,10 @@ class Schedule(Methods):
 
     def apply(self, p: Primitive[R]) -> R:
         p.check(self.nest, self.target)
-        self.nest = p.apply(self.nest)
+        nest = p.apply(self.nest)
+        if self._scanned:
+            check_scans(p, self.nest, nest, self._scanned)
+        self.nest = nest
         self._steps.append(p.step())
         return p.result()
 

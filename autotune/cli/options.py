@@ -32,6 +32,17 @@ def parse_budget(text: str, option: str) -> float:
         raise typer.BadParameter(f"{option}: {err}") from None
 
 
+def aim(text: str, option: str) -> str:
+    """What ``--until`` asks for, which is read where it is used. Raises `typer.BadParameter`."""
+    from autotune.results.aim import Aim
+
+    try:
+        Aim.read(text)
+    except SettingsError as err:
+        raise typer.BadParameter(f"{option}: {err}") from None
+    return text
+
+
 def whole_numbers(text: str, option: str) -> tuple[int, ...]:
     """Numbers from 0 on, with commas between them. Raises `typer.BadParameter`."""
     words = [w.strip() for w in text.split(",") if w.strip()]
@@ -153,6 +164,10 @@ TRIALS = number(
     "N", least=0,
 )  # fmt: skip
 BUDGET = option("--budget", "Stop after: 60s, 2m, 500ms.", "TIME", default="60s", read=parse_budget)
+UNTIL = option(
+    "--until", "Stop once a call takes this time (200us), or reaches this share of the limit (0.9).",
+    "TIME|SHARE", read=aim,
+)  # fmt: skip
 SEARCH = option("--search", f"Strategy: {', '.join(POLICIES)}.", default="evolutionary", choices=POLICIES)
 COST_MODEL = option(
     "--cost-model", f"Cost model: {', '.join(MODELS)}, or a file that autotune train made.", "NAME|FILE",

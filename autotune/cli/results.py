@@ -100,6 +100,7 @@ def document(result: Any, target: Target, dynamic: Any = None) -> dict[str, Any]
         "budget_s": result.budget_s,
         "seed": result.seed,
         "stopped": result.stopped,
+        **_aimed(result),
     }
 
 
@@ -136,9 +137,19 @@ def _of_task(result: TuneResult) -> dict[str, Any]:
         "elapsed_s": result.elapsed_s,
         "seed": result.seed,
         "stopped": result.stopped,
+        **_aimed(result),
         "notes": list(result.notes),
         **({} if result.error is None else {"error": result.error}),
     }
+
+
+def _aimed(result: Any) -> dict[str, Any]:
+    """What ``--until`` asks for and what is reached of it, where it was given."""
+    found = result.aimed
+    if found is None:
+        return {}
+    aim = {"time_s": found.aim.time_s, "share": found.aim.share}
+    return {"until": {**aim, "reached": found.reached, "now_s": found.time_s, "now_share": found.share}}
 
 
 # -- tables ----------------------------------------------------------------------------------
@@ -174,6 +185,8 @@ def _show_end(result: Any, where: str) -> None:
     from kernels_db.place import locate  # its text hides a URL's password
 
     console().print(f"  time     {text.spent(result)}")
+    if result.aimed is not None:
+        console().print(f"  {result.aimed}")
     if result.shown_as == "task":
         _show_notes(result)
     console().print(f"  log      {locate(where)}")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @takes(
     *(opt.SOME_OP, opt.SHAPE, opt.SUITE, *opt.WHAT[1:], *opt.OF_GGUF, opt.TARGET, opt.THREADS),
-    *(opt.TRIALS, opt.BUDGET),
+    *(opt.TRIALS, opt.BUDGET, opt.UNTIL),
     *(opt.SEARCH, opt.COST_MODEL, opt.FROZEN, opt.DB, opt.SEED, opt.FLEET, opt.BUILD_HERE),
     *(opt.RTOL, opt.ATOL, opt.JSON),
 )
@@ -44,12 +44,17 @@ def tune(o: Given) -> None:
     refused, and with m=1..512,fixed, each size has a kernel of its own: some sizes of the range share the
     budget. With m=1..512,open it is an error instead. In Python: autotune.dim(1, 512).
 
+    --until ends it early, once the best kernel was timed again and takes no longer than that, or reaches that
+    share of the machine's limit, which report and explain show. Of a suite it is the weighted sum of all
+    tasks, of a model the time of a call's kernels, of sizes with a kernel each the time of the largest.
+
     \b
     Examples:
       autotune tune matmul --shape m=512,n=512,k=512
       autotune tune matmul --shape m=1..512,n=512,k=512 --budget 1m
       autotune tune matmul --shape m=1..512,fixed,n=512,k=512 --budget 2m
       autotune tune conv2d --shape h=56,w=56,ci=64,co=64,k=3,padding=1 --budget 2m --threads 1
+      autotune tune matmul --shape m=512,n=512,k=512 --until 0.9 --budget 5m
       autotune tune softmax --shape m=4096,n=1024 --trials 200 --db tuning.db --json
       autotune tune --suite ops.toml:quick --budget 10m --threads 1
       autotune tune net.onnx --shape x=1x3x224x224 --threads 1 --budget 3m
@@ -70,6 +75,8 @@ def tune(o: Given) -> None:
     program = o.program() if o.suite is None and not o.on_model else None
     if o.frozen and isinstance(program, DynamicWorkload):
         raise typer.BadParameter("--frozen takes one size, not a range")
+    if o.frozen:
+        o.refuse(["until"], "does not go with --frozen, which measures nothing")
     if o.fleet is not None and o.frozen:
         raise typer.BadParameter("--frozen measures nothing, so --fleet does not go with it")
 
@@ -79,7 +86,7 @@ def tune(o: Given) -> None:
 
     options = TuneOptions(
         trials=o.trials, budget_s=o.budget, search=o.search, model=o.cost_model, seed=o.seed,
-        rtol=o.rtol, atol=o.atol, started=o.ctx.obj,
+        rtol=o.rtol, atol=o.atol, until=o.until, started=o.ctx.obj,
     )  # fmt: skip
     if o.fleet is None:
         asked = TuneRequest.of(options, o.target, o.threads, o.where)

@@ -51,7 +51,7 @@ def _stage_s(s: Stage) -> float:
         return points * PRODUCT_S
     parts = split_sum(s) if sums else None
     each = (*s.values, *(s.reducer.combine if s.reducer else ()))
-    point_s = POINT_S * max(1.0, sum(sum(1 for _ in E.walk(v)) for v in each) / NODES)
+    point_s = POINT_S * max(1.0, sum(len(E.distinct(v)) for v in each) / NODES)
     if parts is None:
         return points * point_s
     return points * PRODUCT_S + min(gathered(s, parts), points) * point_s

@@ -21,6 +21,7 @@ from autotune.models.model import identifier
 from autotune.models.onnx_file import domain, to_array
 from autotune.models.onnx_islands import IslandCall, island_call
 from autotune.models.onnx_known import ConstantFolder, is_folded, type_of
+from autotune.models.onnx_loops import loop_outputs, scan_outputs
 from autotune.models.operators import onnx_op
 from autotune.models.operators.base import UnsupportedForm
 from autotune.models.operators.known import KnownTensor, Value
@@ -79,7 +80,7 @@ class OnnxLowering(Frame):
     def gap(self, op: str, path: str, why: str) -> Gap:
         """Remember a node that is not supported; in a trial, end that."""
         if self._trial:
-            raise UnsupportedForm(f"{op} in the function that defines it: {why}")
+            raise UnsupportedForm(f"{op} in the function that defines it, or in the body of a loop: {why}")
         return super().gap(op, path, why)
 
     # --- graphs -------------------------------------------------------------------------------
@@ -135,8 +136,8 @@ class OnnxLowering(Frame):
             if not (onnx_op.row(op, schema.since_version) or _has_body(schema)) or where:
                 raise UnsupportedForm("no expression for it")
             return [Gap()] * len(proto.output)
-        if op == "If":
-            return self._branch(proto, values, scope, path)
+        if op in CONTROL and not where:
+            return self._control(proto, schema.since_version, values, scope, path)
         _refuse_kinds(op)
         if (
             schema.node_determinism == onnx.defs.OpSchema.NodeDeterminism.NonDeterministic
@@ -232,6 +233,17 @@ class OnnxLowering(Frame):
         wanted = [o if n else "" for o, n in zip(function.output, proto.output, strict=False)]
         return self._inside(inner, function.node, wanted, function.name)
 
+    def _control(
+        self, proto: Any, version: int, values: dict[str, Scoped], scope: OnnxScope, path: str
+    ) -> Sequence[Scoped]:
+        if proto.op_type == "If":
+            return self._branch(proto, values, scope, path)
+        if proto.op_type == "Loop":
+            return loop_outputs(self, proto, values, scope, path)
+        if proto.op_type == "Scan":
+            return scan_outputs(self, proto, version, values, scope, path)
+        raise UnsupportedForm("control flow is not supported")
+
     def _branch(
         self, proto: Any, values: Mapping[str, Scoped], scope: OnnxScope, path: str
     ) -> Sequence[Scoped]:
@@ -247,6 +259,18 @@ class OnnxLowering(Frame):
         for t in graph.initializer:
             inner.values[t.name] = KnownTensor(to_array(t, f"initializer {t.name!r} of {name}", None))
         return self._inside(inner, graph.node, [o.name for o in graph.output], name)
+
+    def body(
+        self, scope: OnnxScope, nodes: Sequence[Any], wanted: Sequence[str], what: str
+    ) -> Sequence[Scoped]:
+        """What the body of a loop makes of a step. Raises UnsupportedForm for what is not supported."""
+        if scope.depth >= MAX_DEPTH:
+            raise ModelError(f"loops nest more than {MAX_DEPTH} deep")
+        self._trial += 1
+        try:
+            return self._inside(scope, nodes, wanted, what)
+        finally:
+            self._trial -= 1
 
     def _inside(
         self, scope: OnnxScope, nodes: Sequence[Any], wanted: Sequence[str], what: str
@@ -322,8 +346,6 @@ def _value(a: Any) -> Any:
 
 def _refuse_kinds(op: str) -> None:
     """Raise UnsupportedForm for kinds of operators that never have an expression."""
-    if op in CONTROL:
-        raise UnsupportedForm("control flow is not supported")
     if op.startswith(("Sequence", "Optional")) or op in ("SplitToSequence", "ConcatFromSequence"):
         raise UnsupportedForm("sequences and optional values are not supported")
 

@@ -29,15 +29,16 @@ from autotune.run.kernel import Kernel
 from autotune.run.stored import stored
 from autotune.settings import seconds_of
 from autotune.tuning.frozen import frozen
+from autotune.tuning.goal import Known, whole
 from autotune.tuning.interrupts import Interrupts
-from autotune.tuning.jobs import Job
+from autotune.tuning.jobs import Job, Whole
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.request import Run, TuneRequest, tuned
 from autotune.tuning.run_records import searched
 from autotune.tuning.site import HERE
 from cost_model.saved import SavedModel
 from kernels_db.store import Log
-from schedules.model import Target
+from schedules.model import Target, Workload
 
 if TYPE_CHECKING:
     from autotune.results.written import Written
@@ -93,6 +94,7 @@ def tune_model(
     budget_s: float | None = None,
     budget: str | float | None = None,
     trials: int | None = None,
+    until: str | float | None = None,
     search: str = "evolutionary",
     cost_model: str | os.PathLike[str] | SavedModel = "xgb",
     db: str | os.PathLike[str] | None = None,
@@ -113,6 +115,10 @@ def tune_model(
     Ctrl-C keeps everything, and the next call goes on; `compile_model` works as soon as each task has a
     kernel. Sizes with programs of their own (`Model.with_own_sizes`) are tuned in the same run.
 
+    ``until``: ends the run early once a call's kernels reach it, each timed again: their time together, as
+    text ("2ms"), or the share of the machine's limit, a number from 0 to 1. The result's ``aimed`` says how
+    far they were. A run that ends so times nothing inside the model, and its tasks have not had their share.
+
     The last tenth of the budget times the best schedules of each task inside the model, where arrays are as
     cold as in use, and `compile_model` takes those that are the fastest there. Not so on a GPU: there tuning
     times kernels with cold caches.
@@ -132,7 +138,7 @@ def tune_model(
     given_s = seconds_of(budget, budget_s, None)
     options = TuneOptions(
         trials=trials, budget_s=EACH_S if given_s is None else given_s, search=search, model=cost_model,
-        seed=seed, rtol=rtol, atol=atol,
+        seed=seed, rtol=rtol, atol=atol, until=until,
     )  # fmt: skip
     asked = TuneRequest.of(options, target, threads, db, fleet)
     one = _as_one if asked.goal is None else itemgetter(asked.goal)
@@ -176,22 +182,24 @@ def _tune(
     found = asked.tuning(ModelJobs(ready, tasks, options, log, started))(log, progress, interrupts)
     if goal is None:
         return found
-    whole = found[goal]
-    if whole.stopped != "interrupted" and inside_share:
+    of_all = found[goal]
+    if of_all.stopped not in ("interrupted", "reached") and inside_share:
         now, end = time.monotonic(), started + whole_s
         until = min(end, now + inside_share * whole_s)
         until = max(until, min(now + IN_PLACE_S, end + OVER_SHARE * whole_s))
         try:
-            anew = whole.skipped < len(tasks)
+            anew = of_all.skipped < len(tasks)
             for n, one in enumerate(ready):
                 now = time.monotonic()
                 ends = now + (until - now) / (len(ready) - n)
-                inside = _in_place(one, whole.tasks, goal, log, asked.where, anew, ends)
+                inside = _in_place(one, of_all.tasks, goal, log, asked.where, anew, ends)
                 sizes = shown_sizes(one.sizes)
-                whole = replace(whole, in_place=(*whole.in_place, *(replace(x, own=sizes) for x in inside)))
+                of_all = replace(
+                    of_all, in_place=(*of_all.in_place, *(replace(x, own=sizes) for x in inside))
+                )
         except KeyboardInterrupt:
-            whole = replace(whole, stopped="interrupted")
-    return {goal: replace(whole, elapsed_s=time.monotonic() - started)}
+            of_all = replace(of_all, stopped="interrupted")
+    return {goal: replace(of_all, elapsed_s=time.monotonic() - started)}
 
 
 @dataclass
@@ -216,10 +224,28 @@ class ModelJobs:
         # what came before is part of the budget, but for tasks that need only a part of it
         begun = min(time.monotonic(), self.started + self.options.budget_s - budget_s)
         if not left:
-            return Job([], self.options)
+            return Job([], self.options, whole=self._whole([t.workload for t in self.tasks], target))
         # one task that is left is a part of the model too
         share_s = budget_s / len(left)
-        return Job([*left.values()], replace(self.options, budget_s=budget_s, share_s=share_s, started=begun))
+        options = replace(self.options, budget_s=budget_s, share_s=share_s, started=begun)
+        skipped = [t.workload for i, t in enumerate(self.tasks) if i not in left]
+        return Job([*left.values()], options, whole=self._whole(skipped, target))
+
+    def _whole(self, skipped: Sequence[Workload], target: Target) -> Whole:
+        """What a call takes and the share of the limit that it reaches, both at the largest sizes, where all
+        that runs has a kernel. ``skipped``: tasks that had their share."""
+        known = {w.digest: Known.of(w, target, self.log) for w in skipped}
+
+        def of(times: Mapping[str, float], limits: Mapping[str, float]) -> tuple[float | None, float | None]:
+            best = {d: k.time_s for d, k in known.items() if k.time_s is not None} | dict(times)
+            least = {d: k.limit_s for d, k in known.items() if k.limit_s is not None} | dict(limits)
+            each = [one.outline(lambda w: best.get(w.digest)) for one in self.ready]
+            if any(_call_s(one, best) is None for one in each):
+                return None, None
+            counts = {w.digest: each[0].count(i) for i, w in enumerate(each[0].tasks)}
+            return whole(counts, best, least)
+
+        return of
 
     def _needed_s(self, found: SuiteResult) -> float | None:
         """The budget of the model in which all its tasks get a kernel."""
@@ -253,6 +279,7 @@ class ModelJobs:
             own_s={shown_sizes(one.sizes): s for one, s in zip(self.ready[1:], each_s[1:], strict=True)},
             model=model,
             target=target,
+            aimed=found.aimed,
         )
 
 

@@ -21,6 +21,7 @@ ENDINGS = {
     "interrupted": "interrupted; everything measured is kept",
     "exhausted": "nothing left to try",
     "converged": "nothing better to expect",
+    "reached": "target reached",
     "frozen": "the log as it is",
     "tuned": "tuned before",
 }
@@ -37,15 +38,16 @@ def standing(machines: Mapping[str, SuiteProgress], alone: bool = False) -> str:
     """Where a run stands. ``machines``: the last `SuiteProgress` of each; on a fleet they have names, and a
     line each. ``alone``: as of `following.shown`."""
     last = max(machines.values(), key=lambda p: p.elapsed_s)
-    left = f"{max(0.0, last.budget_s - last.elapsed_s):.0f} s left"
+    ends = [] if last.aimed is None else [str(last.aimed)]
+    ends.append(f"{max(0.0, last.budget_s - last.elapsed_s):.0f} s left")
     if [*machines] != [""]:
         lines = [
             f"{visible(name)}: {p.task.phase} {p.number + 1} of {p.tasks}, {p.about}, "
             f"best {_best(p)}, {p.task.measured} trials"
             for name, p in machines.items()
         ]
-        return "\n".join([*lines, left])
-    return " | ".join([*(_of_task(last) if alone and last.tasks == 1 else _of_tasks(last)), left])
+        return "\n".join([*lines, *ends])
+    return " | ".join([*(_of_task(last) if alone and last.tasks == 1 else _of_tasks(last)), *ends])
 
 
 def _of_task(progress: SuiteProgress) -> list[str]:
@@ -133,7 +135,7 @@ def of_result(result: TuneResult) -> str:
         best = f"{seconds(result.best.time_s)}, {speed(result.workload, result.best.time_s)}"
         best += "" if part is None else f", {of_peak(part, peak(result.best.peak_of))}"
         best += ", with its plain loops alone" if result.only_plain else ""
-    return f"{result.about}: {best}; {trials(result)}, {spent(result)}"
+    return f"{result.about}: {best}; {trials(result)}, {spent(result)}{_aimed(result)}"
 
 
 def trials(result: TuneResult) -> str:
@@ -149,6 +151,11 @@ def spent(result: TuneResult | SuiteResult) -> str:
     return f"{result.elapsed_s:.1f} s ({ending(result.stopped)})"
 
 
+def _aimed(result: TuneResult | SuiteResult) -> str:
+    """``; target 200 us reached: 188 us``."""
+    return "" if result.aimed is None else f"; {result.aimed}"
+
+
 def ending(stopped: str) -> str:
     """Why a run ended, in words."""
     return ENDINGS.get(stopped, stopped)
@@ -160,7 +167,7 @@ def of_tasks(result: SuiteResult) -> str:
     failed = sum((Counter(t.result.failed) for t in result.tasks), Counter[str]())
     causes = f", failed: {counts(failed)}" if failed else ""
     missing = no_time(result)
-    whole = f"{kernels(result)}{together}; {result.measured} trials{causes}, {spent(result)}"
+    whole = f"{kernels(result)}{together}; {result.measured} trials{causes}, {spent(result)}{_aimed(result)}"
     return f"{whole}; {missing}" if missing else whole
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from autotune.results.aim import Aimed
 from autotune.results.rendering import Shown
 from autotune.run.describing import describe
 from autotune.run.dynamic_workload import Sizes
@@ -58,7 +59,8 @@ class Progress:
     """Where a run stands. Given to the caller after every trial. ``failed``: failed trials by status;
     ``stopped_early``: trials that were right so far, but too slow to be timed to the end. ``provisional``:
     whether the best was timed once only; the luckiest of many trials looks too good. ``pairwise``: share of
-    pairs that the model ordered rightly in the last round. ``peak_of``: as of `Best`."""
+    pairs that the model ordered rightly in the last round. ``peak_of``: as of `Best`. ``aimed``: how
+    far the run is from what ``until`` asks for, None where that was not given."""
 
     phase: str  # "preparing", "searching", "measuring", "finalists", "done"
     measured: int
@@ -75,6 +77,7 @@ class Progress:
     place: LogPlace | None = field(default=None, repr=False, compare=False)
     provisional: bool = False
     peak_of: str | None = None
+    aimed: Aimed | None = None
 
     def __repr__(self) -> str:
         best = "no best" if self.best_time_s is None else f"best {self.best_time_s:.3g} s"
@@ -121,14 +124,15 @@ class Trials:
 @dataclass(frozen=True, repr=False)
 class TuneResult(Shown):
     """The result of a run. ``best``: the best of the whole log, None if nothing valid is known. ``stopped``:
-    "trials", "budget", "exhausted", "converged" (no gain expected), "interrupted" or "frozen"; of a task
+    "trials", "budget", "exhausted", "converged" (no gain expected), "reached" (what ``until`` asks for),
+    "interrupted" or "frozen"; of a task
     among others also "failed" (it could not be measured) or "not begun".
     ``spent_s``: seconds by phase: prepare, plain loops, search, measure (of which build, check and run, which
     overlap), finalists. ``throttled``: new trials by the reason why the device ran slower beside them.
     ``notes``: sentences on what to expect of more time (`autotune.tuning.notes`). ``error``: why there is no
     best, None if there is one. ``stopped_early``: new trials that were too slow to be timed to the end; they
     are no failures. ``place``: the log that has it. ``only_plain``: whether the plain loops are all that is
-    known to be right, so that ``best`` was compared with nothing.
+    known to be right, so that ``best`` was compared with nothing. ``aimed``: as of `Progress`.
 
     >>> result = at.tune("matmul", m=64, n=64, k=64, threads=1, trials=0, progress=None)
     >>> result.stopped
@@ -154,6 +158,7 @@ class TuneResult(Shown):
     stopped_early: int = 0
     place: LogPlace | None = field(default=None, compare=False)
     only_plain: bool = False
+    aimed: Aimed | None = None
 
     def schedule(self) -> Schedule:
         """The best schedule, to look at, to change or to `build`: ``print(result.schedule())``. Raises
@@ -254,7 +259,7 @@ class SuiteProgress:
     """Where a suite stands. ``number``, ``task``: the task of this turn and its progress. ``weighted_s``: Σ
     weight · best time (seconds), None while a task has no kernel. ``provisional``: whether a time in it was
     not measured again yet. ``ready``: tasks that have a kernel which is not the plain loops alone.
-    ``machine``: of a fleet, which measures."""
+    ``machine``: of a fleet, which measures. ``aimed``: as of `Progress`."""
 
     number: int
     tasks: int
@@ -267,6 +272,7 @@ class SuiteProgress:
     budget_s: float
     provisional: bool = False
     machine: str = ""
+    aimed: Aimed | None = None
 
     @property
     def about(self) -> str:
@@ -281,8 +287,9 @@ class SuiteProgress:
 class SuiteResult(Shown):
     """Results in the order of the tasks. ``weighted_s``: Σ weight · best time (seconds), None if a task has
     no kernel, or its plain loops alone. ``stopped``: "budget", "trials", "exhausted", "converged" (no gain
-    expected of any task), "interrupted", or "no machine" (the last one of a fleet left). ``needed_s``: a
-    budget in which each task gets a kernel, as foretold by those that did; None where each has had its turn.
+    expected of any task), "reached" (what ``until`` asks for), "interrupted", or "no machine" (the last one
+    of a fleet left). ``needed_s``: a budget in which each task gets a kernel, as foretold by those that did;
+    None where each has had its turn. ``aimed``: as of `Progress`.
 
     Example: ``[task.result.best for task in result.tasks]``.
     """
@@ -296,6 +303,7 @@ class SuiteResult(Shown):
     seed: int
     stopped: str
     needed_s: float | None = None
+    aimed: Aimed | None = None
 
     @property
     def parts(self) -> tuple[TuneResult, ...]:
@@ -350,6 +358,7 @@ def merged_results(found: Mapping[Target, S], budget_s: float) -> S:
         return each[0]
     weighted = [r.weighted_s for r in each if r.weighted_s is not None]
     ends = [r.stopped for r in each if r.stopped != "tuned"] or ["tuned"]
+    aimed = [r.aimed for r in each if r.aimed is not None]
     return replace(
         each[0],
         tasks=tuple(t for r in each for t in r.tasks),
@@ -359,4 +368,5 @@ def merged_results(found: Mapping[Target, S], budget_s: float) -> S:
         budget_s=budget_s,
         needed_s=max((r.needed_s for r in each if r.needed_s is not None), default=None),
         stopped="interrupted" if "interrupted" in ends else ends[0],
+        aimed=next((a for a in aimed if not a.reached), aimed[0] if aimed else None),
     )

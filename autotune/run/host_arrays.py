@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from math import inf
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from autotune.codegen.runtime.entry import layout_of, shape_of
 from autotune.codegen.runtime.laid import over
 from autotune.errors import ArgumentError
 from autotune.run import device_arrays, torch_calls
-from schedules.dtypes import DTYPES
+from schedules.dtypes import DTYPES, FLOATS
 from schedules.ir import Buffer
 from schedules.strides import MemoryLayout
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _READABLE_HERE = (1, 3, 11, 13)  # memory that the CPU can read
 # {kind of dtype: Python's numbers that it takes}.
-_PYTHONS: dict[str, tuple[type, ...]] = {"bool": (bool,), "int": (int,), "float": (float, int)}
+_PYTHONS: dict[str, tuple[type, ...]] = {"bool": (bool,), "int": (int, float), "float": (float, int)}
 # What takes arrays: what makes it take another shape.
 _OTHERWISE = {"kernel": "tune the kernel", "model": "import the model"}
 
@@ -118,24 +118,38 @@ def is_number(x: Any) -> bool:
 
 
 def number(x: Any, b: Buffer, taker: str = "kernel") -> np.ndarray:
-    """A number as what ``b``, an input without dimensions, takes. numpy's must have its dtype, as arrays
-    must. Python's must be of its kind and in its range: a bool for bool, an int for integers, an int or a
-    float for floating point, which rounds it. Raises ArgumentError."""
-    row, kind = DTYPES[b.dtype], type(x)
+    """A number, of Python or of numpy, as what ``b``, an input without dimensions, takes. An integer must be in
+    the input's range. A float is rounded for a float, and must be whole for an integer. Truth values are for
+    bool alone. Raises ArgumentError."""
+    row, plain = DTYPES[b.dtype], x
     if isinstance(x, np.generic):
         if x.dtype == np.dtype(b.dtype):
             return np.asarray(x)
-        convert = f"convert it with .astype({b.dtype!r})"
-        raise ArgumentError(f"{name_of(b, False)} is {x.dtype}, but the {taker} takes {b.dtype}: {convert}")
+        plain = _plain(x)
+    name, kind = name_of(b, False), type(plain)
     if kind not in _PYTHONS[row.kind]:
         give = f"give {' or '.join(k.__name__ for k in _PYTHONS[row.kind])}"
+        raise ArgumentError(f"{name} is the {type(x).__name__} {x!r}, but the {taker} takes {b.dtype}: {give}")
+    if row.kind == "float":
+        if row.largest < abs(plain) != inf:
+            raise ArgumentError(f"{name} is outside the range of {b.dtype}: give a number inside it")
+        return np.array(float(plain), b.dtype)
+    if kind is float and not (isfinite(plain) and plain.is_integer()):
         raise ArgumentError(
-            f"{name_of(b, False)} is the {kind.__name__} {x!r}, but the {taker} takes {b.dtype}: {give}"
+            f"{name} is {plain!r}, but the {taker} takes {b.dtype}, which has whole numbers alone: give round(x)"
         )
-    whole = row.kind != "float"
-    if x not in row.range if whole else row.largest < abs(x) != inf:
-        raise ArgumentError(f"{name_of(b, False)} is outside the range of {b.dtype}: give a number inside it")
-    return np.array(x if whole else float(x), b.dtype)
+    if int(plain) not in row.range:
+        raise ArgumentError(f"{name} is outside the range of {b.dtype}: give a number inside it")
+    return np.array(int(plain), b.dtype)
+
+
+def _plain(x: np.generic) -> Any:
+    """A number of numpy as Python has it, or itself where Python has none."""
+    if isinstance(x, np.bool_):
+        return bool(x)
+    if isinstance(x, np.integer):
+        return int(x)
+    return float(x) if isinstance(x, np.floating) or x.dtype.name in FLOATS else x  # type: ignore[arg-type]
 
 
 def _as_numpy(x: Any, name: str, written: bool) -> tuple[np.ndarray, bool]:
@@ -252,21 +266,18 @@ def memory_of(a: np.ndarray) -> tuple[int, int]:
     return a.ctypes.data - before, lies.span - 1 + a.itemsize if a.size else 0
 
 
-def check_apart(
-    arrays: Sequence[tuple[int, int]],
-    name: Callable[[int], str],
-    inputs: int,
-    views: Sequence[np.ndarray] | None = None,
-) -> None:
+def may_share(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two arrays that interleave share an element, as far as that is found in a few steps."""
+    shares: Any = np.may_share_memory  # whose types know two numbers of steps only
+    return bool(shares(a, b, max_work=_SHARE_STEPS))
+
+
+def check_apart(arrays: Sequence[tuple[int, int]], name: Callable[[int], str], inputs: int) -> None:
     """Raises ArgumentError where an output shares memory with another array. ``arrays``: address and bytes of
-    each, ``inputs`` of them inputs, then the outputs. ``name``: of the argument of a number. ``views``:
-    of them; with these, two that interleave may be given, where it is found that they share no element."""
-    may_share: Any = np.may_share_memory  # whose types know two numbers of steps only
+    each, ``inputs`` of them inputs, then the outputs. ``name``: of the argument of a number."""
     for w in range(inputs, len(arrays)):
         for other in range(w):
-            if overlap(*arrays[w], *arrays[other]) and (
-                views is None or may_share(views[w], views[other], max_work=_SHARE_STEPS)
-            ):
+            if overlap(*arrays[w], *arrays[other]):
                 raise ArgumentError(
                     f"{name(w)} shares memory with {name(other)}; give it memory of its own"
                 )

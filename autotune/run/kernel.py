@@ -20,8 +20,8 @@ from autotune.codegen.runtime import aligned
 from autotune.codegen.runtime.entry import layout_of, parse_signature, shape_of, signature
 from autotune.codegen.runtime.laid import laid
 from autotune.errors import ArgumentError
-from autotune.run import new_arrays, torch_calls, torch_operator
-from autotune.run.host_arrays import check_apart, is_number, memory_of, name_of, number, view
+from autotune.run import in_place, new_arrays, torch_calls, torch_operator
+from autotune.run.host_arrays import is_number, name_of, number, view
 from autotune.run.pickled import text_of
 from schedules.dtypes import DTYPES
 from schedules.errors import NotPicklable, suggest
@@ -55,12 +55,13 @@ class Kernel:
 
     Inputs: numpy arrays, or anything with DLPack, ``__array_interface__`` or the buffer protocol;
     C-contiguous, or with the strides that it was tuned for, element-aligned, of exactly the kernel's
-    shapes and dtypes. An input without dimensions may be a number: numpy's of its dtype, or Python's of
-    its kind and in its range. They may be given by name: ``kernel(a=x, b=y)``. ``out``: an array to
-    write, or a tuple of them when the kernel has several outputs; it may overlap nothing else. Returns
-    ``out``, or new numpy arrays, or new torch tensors where the first input is one. A tensor that
-    requires a gradient is refused outside ``torch.no_grad()`` (`autotune.torch.op` has gradients). Raises
-    `ArgumentError`, and MemoryError for want of scratch memory. The GIL is released; calls from several
+    shapes and dtypes. An input without dimensions may be a number of Python or numpy: one in its range, and
+    a whole one for an integer. They may be given by name: ``kernel(a=x, b=y)``. ``out``: an array to
+    write, or a tuple or list of them when the kernel has several outputs. It may be an input, or lie in one,
+    where the schedule reads each element before it overwrites it, and overlaps nothing else. Returns
+    ``out``, as a tuple where it has several, or new numpy arrays, or new torch tensors where the first input
+    is one. A tensor that requires a gradient is refused outside ``torch.no_grad()`` (`autotune.torch.op` has
+    gradients). Raises `ArgumentError`, and MemoryError for want of scratch memory. The GIL is released; calls from several
     threads at once are independent. `pickle` takes a kernel as its workload, schedule and target.
 
     >>> kernel = at.load("matmul", m=64, n=64, k=64, threads=1)
@@ -75,6 +76,7 @@ class Kernel:
     __slots__ = (
         "_fast",
         "_given",
+        "_in_place",
         "_ins",
         "_loaded",
         "_new",
@@ -123,6 +125,8 @@ class Kernel:
         self._single = self._new[0] if len(outputs) == 1 else None
         self._fast = loaded.python_function() or torch_calls.refuse
         self._torch: torch_calls.TorchCalls | None = None
+        # Code for outputs in the memory of inputs, or why there is none, by their places.
+        self._in_place: dict[tuple[in_place.SharedPlace, ...], in_place.InPlaceCode | ArgumentError] = {}
         self.workload = workload
         self.target = target
         self.record = record
@@ -137,6 +141,8 @@ class Kernel:
             result = self._single() if out is None else out
             status = self._fast(*inputs, result)
         else:
+            if type(out) is list:
+                out = tuple(out)
             result = self._made() if out is None else out
             right = type(result) is tuple and len(result) == len(self._outs)
             status = self._fast(*inputs, *result) if right else 1  # which only counts all arrays together
@@ -288,6 +294,10 @@ class Kernel:
         """(status, result) of a call that the fast path refuses: arrays of other libraries, or a mistake.
         ``out``: what the caller gave."""
         outs = (out,) if self._single is not None and out is not None else out
+        if self._in_place and type(outs) is tuple:
+            for code in self._in_place.values():
+                if not isinstance(code, ArgumentError) and (status := code.fast(*inputs, *outs)) != 1:
+                    return status, out
         placed = self._with_arrays(inputs) if self._numbers else inputs
         if placed is not inputs and (outs is None or type(outs) is tuple):
             made = self._made() if outs is None else outs
@@ -333,9 +343,22 @@ class Kernel:
 
     def _slow(self, inputs: tuple[Any, ...], outs: Any) -> int:
         """The status of a call without the fast path. Raises ArgumentError."""
-        pointers, _keep = self._pointers(inputs, outs)
-        self._loaded.run(pointers)
+        pointers, views = self._pointers(inputs, outs)
+        places = in_place.shared_places(views, len(self._ins))
+        (self._code_in_place(places).loaded if places else self._loaded).run(pointers)
         return 0
+
+    def _code_in_place(self, places: tuple[in_place.SharedPlace, ...]) -> in_place.InPlaceCode:
+        """The code for outputs in the memory of inputs. Raises ArgumentError."""
+        if places not in self._in_place:
+            try:
+                self._in_place[places] = in_place.code_of(self, places, self._argument)
+            except ArgumentError as err:
+                self._in_place[places] = err
+        code = self._in_place[places]
+        if isinstance(code, ArgumentError):
+            raise ArgumentError(str(code))
+        return code
 
     def _pointers(self, inputs: Sequence[Any], outs: Any) -> tuple[list[int], list[np.ndarray]]:
         """Data pointers in parameter order and what keeps them valid. Raises ArgumentError."""
@@ -348,7 +371,6 @@ class Kernel:
         views = [view(x, b, False) for x, b in zip(inputs, self._ins, strict=True)]
         views += [view(x, b, True) for x, b in zip(outs, self._outs, strict=True)]
         pointers = [v.ctypes.data for v in views]
-        check_apart([*map(memory_of, views)], self._argument, len(self._ins), views)
         return pointers, views
 
     def _check_counts(self, inputs: Sequence[Any], outs: Any) -> None:

@@ -109,7 +109,7 @@ def _called(name: str, inputs: Sequence[Any], out: Any) -> Any:
     made = getattr(torch.ops.autotune, name).default(*inputs)
     if out is None:
         return made
-    for to, x in zip(out, made) if isinstance(out, tuple) else [(out, made)]:
+    for to, x in zip(out, made) if isinstance(out, (tuple, list)) else [(out, made)]:
         to.copy_(x)
     return out
 

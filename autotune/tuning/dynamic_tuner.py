@@ -18,6 +18,7 @@ from autotune.results.following import Tell
 from autotune.results.tuned import DynamicResult, SuiteProgress, SuiteResult, SuiteTask, TuneResult, totals
 from autotune.run.dynamic_workload import DynamicWorkload, Sizes
 from autotune.tuning import preparation
+from autotune.tuning.goal import whole
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.jobs import Job
 from autotune.tuning.makers import OneTask, with_error
@@ -72,10 +73,10 @@ def tune_range(
     if not picks_later or left < LEAST_LEFT_S:
         return found
     ((target, result),) = found.items()
-    if result.stopped == "interrupted":
+    if result.stopped in ("interrupted", "reached"):
         return found
     sizes = islice(more_sizes(dynamic.dims, chosen.sizes), int(left / LEAST_LEFT_S))
-    picks = replace(options, trials=0, budget_s=left, started=None)
+    picks = replace(options, trials=0, budget_s=left, started=None, until=None)
     between = Range(dynamic, log, picks, left, tuple(sizes), result)
     if not between.sizes:
         return found
@@ -114,7 +115,15 @@ class Range:
 
     def job(self, target: Target) -> Job:
         always = ALWAYS if self.here and self.before is None else 0
-        return Job([task_of(self.dynamic, s) for s in self.sizes], self.options, always)
+        return Job([task_of(self.dynamic, s) for s in self.sizes], self.options, always, self._whole)
+
+    def _whole(
+        self, times: Mapping[str, float], limits: Mapping[str, float]
+    ) -> tuple[float | None, float | None]:
+        """The time of the largest size, and the share of the limit of all, where each has a kernel."""
+        weights = {t.workload.digest: t.weight for t in (task_of(self.dynamic, s) for s in self.sizes)}
+        time_s, share = whole(weights, times, limits)
+        return None if time_s is None else times.get(self.dynamic.at(self.dynamic.largest).digest), share
 
     def result(self, target: Target, found: SuiteResult) -> DynamicResult:
         """Raises the error of the first size where no size could be tuned."""
@@ -125,12 +134,14 @@ class Range:
         if self.before is None:
             by_size |= {s: self._failed(s, target, e) for s, e in self.refused.items()}
         by_size |= {s: with_error(t) for s, t in zip(self.sizes, found.tasks, strict=True)}
-        whole = by_size[self.dynamic.largest]
+        largest = by_size[self.dynamic.largest]
         if self.here:  # what was not tried takes its first pick when it is first called
             by_size = {s: r for s, r in by_size.items() if r.best is not None or r.stopped != "not begun"}
-        own = {f.name: getattr(whole, f.name) for f in fields(TuneResult)}
+        own = {f.name: getattr(largest, f.name) for f in fields(TuneResult)}
         elapsed_s = found.elapsed_s + (0.0 if self.before is None else self.before.elapsed_s)
-        own |= totals(by_size.values()) | {"elapsed_s": elapsed_s, "stopped": found.stopped}
+        aimed = found.aimed if self.before is None else self.before.aimed
+        own |= totals(by_size.values())
+        own |= {"elapsed_s": elapsed_s, "stopped": found.stopped, "aimed": aimed}
         return DynamicResult(**own, by_size=dict(sorted(by_size.items())))
 
     def _failed(self, sizes: Sizes, target: Target, err: AutotuneError) -> TuneResult:

@@ -54,7 +54,7 @@ class OneTask:
         (task,) = found.tasks
         if self.here and task.cause is not None:
             raise task.cause
-        return with_error(task)
+        return replace(with_error(task), aimed=found.aimed)
 
 
 def with_error(task: TaskResult) -> TuneResult:

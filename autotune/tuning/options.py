@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, field
 
 from autotune.measure.inputs import Tolerance
+from autotune.results.aim import Aim
 from autotune.search import policies
 from autotune.settings import SettingsError
 from cost_model.base import CostModelError
@@ -35,7 +36,9 @@ class TuneOptions:
     made, as a path or read. ``batch``: trials a round (None: chosen by their
     duration). ``rtol``, ``atol``: an output is right within ``atol + rtol * |reference|`` (both None: within
     rounding; one None: 0). ``share_s``: of the budget, where several tasks share it (seconds): the task's
-    part if all had the same (None: all of it). Raises `SettingsError` for a value out of range."""
+    part if all had the same (None: all of it). ``until``: what ends a run early once it is reached: a time of
+    a call ("200us") or a share of the limit (0.9), as text, a number or read (None: nothing does). Raises
+    `SettingsError` for a value out of range."""
 
     trials: int | None = None
     budget_s: float = 60.0
@@ -46,6 +49,7 @@ class TuneOptions:
     rtol: float | None = None
     atol: float | None = None
     share_s: float | None = None
+    until: Aim | str | float | None = None
     started: float | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -61,6 +65,8 @@ class TuneOptions:
                 raise SettingsError(f"{name} is {part!r}; it must be a finite number of at least 0, or None")
         if not _is(int, self.seed) or not 0 <= self.seed < 2**63:
             raise SettingsError(f"the seed is {self.seed!r}; it must be an integer from 0 to 2^63 - 1")
+        if self.until is not None:
+            object.__setattr__(self, "until", Aim.read(self.until))
         known, name = policies.POLICIES, self.search
         if name not in known:
             raise SettingsError(
@@ -89,6 +95,11 @@ class TuneOptions:
     def begin(self) -> float:
         """When the budget began to count (`time.monotonic`)."""
         return time.monotonic() if self.started is None else self.started
+
+    @property
+    def aim(self) -> Aim | None:
+        """What ends a run early once it is reached."""
+        return None if self.until is None else Aim.read(self.until)
 
     @property
     def tolerance(self) -> Tolerance | None:

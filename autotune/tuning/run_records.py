@@ -96,5 +96,6 @@ def run_options(options: TuneOptions) -> dict[str, object]:
         **_model(options),
         "batch": options.batch,
         **{k: v for k, v in (("rtol", options.rtol), ("atol", options.atol)) if v is not None},
+        **({} if options.aim is None else {"until": str(options.aim)}),
         **({} if process is None else {run_state.PROCESS: process}),
     }

@@ -107,7 +107,7 @@ class Session:
         else:
             # a task among others that had a first pick and no more had a part of its share
             part = self.options.share_s is not None and not self._begun and self.stopped is None
-            cut_off = part or kind is not None or self.stopped == "interrupted"
+            cut_off = part or kind is not None or self.stopped in ("interrupted", "reached")
             state = "interrupted" if cut_off else "done"
         try:
             self._stack.close()
@@ -224,13 +224,26 @@ class Session:
         self.fallbacks.last_resorts(measurer, until)
         self.finals.time(measurer, begin, until, 1.0 if self.each_s is None else self.each_s)
 
-    def search(self, measurer: Measuring, until: Callable[[], float], *, keep_on: bool = False) -> str | None:
-        """Rounds of trials until ``until()``. Returns what ended the search for good: "trials", "exhausted"
-        or "converged" (not with ``keep_on``); else None."""
+    def confirm(self, measurer: Measuring) -> None:
+        """Time the best again, which was timed once, with those that are near."""
+        self.limit.sample()
+        each_s = 1.0 if self.each_s is None else self.each_s
+        self.finals.time(measurer, time.monotonic(), self.run.until, each_s)
+
+    def search(
+        self,
+        measurer: Measuring,
+        until: Callable[[], float],
+        *,
+        enough: Callable[[], bool] = lambda: False,
+        keep_on: bool = False,
+    ) -> str | None:
+        """Rounds of trials until ``until()``, or until ``enough()`` after a round. Returns what ended the
+        search for good: "trials", "exhausted" or "converged" (not with ``keep_on``); else None."""
         fallbacks = self.fallbacks
         plain = fallbacks.plain
         self.begin(measurer)
-        while self.stopped is None and time.monotonic() < until():
+        while self.stopped is None and time.monotonic() < until() and not enough():
             if not self._begun:
                 self.report("preparing")
                 with self.so_far.timed("prepare"):

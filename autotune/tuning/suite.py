@@ -12,11 +12,13 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from statistics import fmean
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from autotune.results.tuned import Progress, SuiteProgress, SuiteResult, SuiteTask, TaskResult, TuneResult
+from autotune.tuning.goal import CONFIRM_SHARE, Goal
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.jobs import Job
 from autotune.tuning.open_measurers import OpenMeasurers
@@ -85,6 +87,7 @@ class Suite:
         self.alone = len(self.tasks) == 1 and self.options.share_s is None
         self.always = max(job.always, int(self.alone))
         self.ended = "budget"
+        self.goal = None if self.options.aim is None else Goal(self.options.aim, job, target, log)
         self.scheduler = GradientScheduler([self._scheduled(t) for t in self.tasks])
         self.sessions: dict[int, Session] = {}
         self.seconds = [0.0] * len(self.tasks)
@@ -125,7 +128,7 @@ class Suite:
 
     def waits(self, key: str = "") -> bool:
         """Whether there is a task for another machine, which has that key."""
-        number = self.scheduler.next(self.free(key=key))
+        number = None if self._met else self.scheduler.next(self.free(key=key))
         return number is not None and time.monotonic() < self._turns_until(number)
 
     # -- phases ------------------------------------------------------------------------------
@@ -137,8 +140,11 @@ class Suite:
         self.finalists(lane)
 
     def search(self, lane: Lane) -> str:
-        """Give turns until the budget or every task has ended. Returns which. Raises `SiteLost`."""
+        """Give turns until the budget or every task has ended, or the goal is reached. Returns which. Raises
+        `SiteLost`."""
         while True:
+            if self._enough(lane):
+                return "reached"
             number = self.scheduler.next(self.free(lane))
             begins = number not in self.sessions and len(self.sessions) < self.always
             if number is not None and not begins and time.monotonic() >= self._turns_until(number):
@@ -194,8 +200,46 @@ class Suite:
         if session.begin(measuring, self.until if some else None):
             return True
         end = time.monotonic() + self.turn_s
-        session.search(measuring, lambda: min(end, self._search_until()), keep_on=not self.alone)
+        enough = partial(self._enough, lane) if self.alone else self._near
+        until = lambda: min(end, self._search_until())  # noqa: E731
+        session.search(measuring, until, enough=enough, keep_on=not self.alone)
         return False
+
+    # -- the goal ----------------------------------------------------------------------------
+
+    @property
+    def _met(self) -> bool:
+        return self.goal is not None and self.goal.met
+
+    def _near(self) -> bool:
+        """Whether the goal is reached if all times are right."""
+        return self.goal is not None and self._may_confirm and self.goal.aimed(self.sessions).near
+
+    @property
+    def _may_confirm(self) -> bool:
+        """Whether timing again has not yet taken more than its share of the time."""
+        spent_s = 0.0 if self.goal is None else self.goal.spent_s
+        return spent_s <= CONFIRM_SHARE * (time.monotonic() - self.started)
+
+    def _enough(self, lane: Lane) -> bool:
+        """Whether the goal is reached by times that were measured again. A machine measures its own tasks
+        again: a lucky time of theirs ends no run. Raises `SiteLost`."""
+        if self.goal is None or self.goal.met:
+            return self._met
+        own = [(n, s) for n, s in self.sessions.items() if self._owner.get(n) is lane and s.prepared]
+        for n, session in own:
+            if n not in self.errors and self.goal.needs_limit(session):
+                session.measure_limit()
+        if not self._near():
+            return False
+        begin = time.monotonic()
+        for n, session in own:
+            if session.so_far.provisional and n not in self.errors:
+                with self._account(lane, n):
+                    session.confirm(lane.open.get(n, session.run.workload))
+        self.goal.spent_s += time.monotonic() - begin
+        self.goal.met = self.goal.aimed(self.sessions).reached
+        return self.goal.met
 
     def _begun(self, lane: Lane, number: int) -> Session:
         """The session of a task, prepared for its first turn."""
@@ -221,6 +265,8 @@ class Suite:
     def finalists(self, lane: Lane) -> None:
         """Time the finalists of each task of a machine while there is time, those of the heaviest tasks
         first. Before, let tasks without a kernel try what most likely gives one. Raises `SiteLost`."""
+        if self._met:  # they were timed
+            return
         own = {
             n: s for n, s in self.sessions.items() if self._owner.get(n) is lane and n not in self.errors
         }
@@ -282,13 +328,14 @@ class Suite:
             if session is None:
                 best = best_of(task.workload, self.target, self.log, None)
                 seen = sum(self.log.by_status(task.workload, self.target).values())
+                end = "reached" if self._met and best is not None else "not begun"
                 why = (
                     "the run was interrupted before its first turn"
                     if stopped == "interrupted"
                     else f"the budget ended before its first turn; give a larger budget: {needed_s:g} s"
                 )
                 one = TuneResult(
-                    *(task.workload, self.target, best, 0, {}, seen, 0.0, self.options.seed, "not begun"),
+                    *(task.workload, self.target, best, 0, {}, seen, 0.0, self.options.seed, end),
                     error=None if best is not None else why,
                     place=self.log.place,
                     only_plain=best is not None and not searched(task.workload, self.target, self.log),
@@ -296,11 +343,14 @@ class Suite:
             else:
                 if stopped == "interrupted":
                     session.stopped = "interrupted"
+                elif stopped == "reached":  # it had a part of its share
+                    session.stopped = session.stopped or "reached"
                 error = self.errors.get(n)
                 if self.alone and error is None:
                     with contextlib.suppress(KeyboardInterrupt):  # nothing is left to be interrupted
                         session.report("done")
-                one = session.result(_end_of(session) or stopped if error is None else "failed")
+                end = _end_of(session) or stopped if error is None else "failed"
+                one = session.result("reached" if self.alone and self._met else end)
                 session.__exit__(None if error is None else AutotuneError, None, None)
             cause = self.errors.get(n)
             told = one.error if cause is None else str(cause)
@@ -315,6 +365,7 @@ class Suite:
             budget_s=self.options.budget_s,
             seed=self.options.seed,
             stopped=stopped,
+            aimed=None if self.goal is None else self.goal.aimed(self.sessions),
         )
         return replace(found, needed_s=needed_s) if stopped != "interrupted" and found.late else found
 
@@ -386,12 +437,15 @@ class Suite:
             if None not in best:
                 weighted = sum(t.weight * (s or 0.0) for t, s in zip(self.tasks, best, strict=True))
             now = time.monotonic()
+            aimed = None if self.goal is None else self.goal.aimed(self.sessions)
             tell(
                 SuiteProgress(
                     number=number,
                     tasks=len(self.tasks),
                     workload=self.tasks[number].workload,
-                    task=replace(one, elapsed_s=now - self.started, budget_s=self.options.budget_s),
+                    task=replace(
+                        one, elapsed_s=now - self.started, budget_s=self.options.budget_s, aimed=aimed
+                    ),
                     weighted_s=weighted,
                     ready=ready,
                     measured=sum(s.so_far.measured for s in self.sessions.values()),
@@ -399,6 +453,7 @@ class Suite:
                     budget_s=self.options.budget_s,
                     provisional=any(s.so_far.provisional for s in self.sessions.values()),
                     machine=self._owner[number].name if number in self._owner else "",
+                    aimed=aimed,
                 )
             )
 

@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Any, SupportsFloat, TypeVar, Union
 
 from schedules.dtypes import DTYPES, computed, is_float, is_storage, rounded
+from schedules.expr import numpys
 from schedules.expr.operators import BITWISE, COMPARISONS, FOLD
 
 # Dtype of index arithmetic: a 64-bit signed integer.
@@ -72,7 +73,30 @@ class Expr:
     def __round__(self, digits: int | None = None) -> Expr:
         if digits is not None:
             raise TypeError("round(x, 2) of an expression: write te.round(x * 100.0) / 100.0")
-        return Call("round", (widen(self),)) if is_float(dtype_of(self)) else self
+        return _whole("round", self)
+
+    def __floor__(self) -> Expr:
+        return _whole("floor", self)
+
+    def __ceil__(self) -> Expr:
+        return _whole("ceil", self)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **_: Any) -> Any:
+        """numpy asks its operands, in place of computing with each as with an object. Its numbers are
+        operands as Python's are; an expression is no number's equal."""
+        name: str = ufunc.__name__
+        if name in ("equal", "not_equal"):
+            return name == "not_equal"
+        if method == "__call__" and name in numpys.OPERATORS:
+            a, b = inputs
+            forward, backward = numpys.OPERATORS[name]
+            return (
+                getattr(a, f"__{forward}__")(b) if isinstance(a, Expr) else getattr(b, f"__{backward}__")(a)
+            )
+        raise numpys.refused(name)
+
+    def __array_function__(self, function: Any, *_: Any) -> Any:
+        raise numpys.refused(function.__name__)
 
     __lt__, __gt__ = _operators("<")
     __le__, __ge__ = _operators("<=")
@@ -81,6 +105,11 @@ class Expr:
         raise TypeError(
             "an expression has no truth value: use te.select(cond, a, b), te.all(...) or te.equal(a, b)"
         )
+
+
+def _whole(fn: str, x: Expr) -> Expr:
+    """The whole number next to ``x`` by a function; an integer is its own."""
+    return Call(fn, (widen(x),)) if is_float(dtype_of(x)) else x
 
 
 def _remember_hash(cls: type[Node]) -> type[Node]:
@@ -278,10 +307,11 @@ def dtype_of(e: Expr) -> str:
             raise TypeError(f"not an expression: {e!r}")
 
 
-def wrap(x: ExprLike, like: str = INDEX) -> Expr:
-    """``x`` as an expression; a Python number takes the dtype ``like``."""
-    if isinstance(x, Expr):
-        return x
+def wrap(given: ExprLike, like: str = INDEX) -> Expr:
+    """``given`` as an expression; a Python number takes the dtype ``like``."""
+    if isinstance(given, Expr):
+        return given
+    x = _of_array(given)
     if isinstance(x, bool):
         return Const(x, "bool")
     if isinstance(x, int) and isinstance(told := getattr(x, "expr", None), Expr):  # it depends on a size
@@ -312,6 +342,17 @@ def wrap(x: ExprLike, like: str = INDEX) -> Expr:
         raise TypeError(repr(x))
     hint = "; index it, as in x[i, j]" if hasattr(x, "shape") and hasattr(x, "op") else ""
     raise TypeError(f"{x!r} ({type(x).__name__}) cannot be part of an expression{hint}")
+
+
+def _of_array(x: Any) -> Any:
+    """The number in an array without dimensions, which has the methods of integers too; else ``x``."""
+    if isinstance(x, (int, float)) or not (hasattr(x, "__array__") and hasattr(x, "__len__")):
+        return x
+    if x.shape:
+        raise TypeError(
+            f"an array of shape {tuple(x.shape)} cannot be part of an expression: make it an input and index it"
+        )
+    return x.item()
 
 
 def _as_float(x: SupportsFloat, dtype: str) -> float:
@@ -468,7 +509,7 @@ def inverted(e: Expr) -> Expr:
 def power(a: ExprLike, b: ExprLike) -> Expr:
     """``a ** b``. A literal exponent of -1, 0, 1, 2 or 3 is a quotient or a product; of integers any from 0
     to 64 is. Raises TypeError for integers with another exponent."""
-    if isinstance(a, Expr) and not isinstance(b, Expr):
+    if isinstance(a, Expr) and not isinstance(b, Expr) and hasattr(b, "__float__"):
         base, n = widen(a), float(b)
         if n in ((0, 1, 2, 3) if is_float(dtype_of(base)) else range(65)):
             return _product(base, int(n))
@@ -477,7 +518,7 @@ def power(a: ExprLike, b: ExprLike) -> Expr:
     ea, eb, d = _pair(a, b)
     if not is_float(d):
         raise TypeError(
-            f"a power of {d} needs a literal exponent from 0 to 64; cast first: te.cast(x, \"float32\")"
+            f'a power of {d} needs a literal exponent from 0 to 64; cast first: te.cast(x, "float32")'
         )
     return Call("pow", (ea, eb))
 
@@ -511,6 +552,7 @@ def _beside_integer(op: str, a: ExprLike, b: ExprLike) -> Expr | None:
     becomes a comparison with a number that the dtype has. That reads the integer even where the answer is
     known, so that no input is left unread."""
     e, x = (a, b) if isinstance(a, Expr) else (b, a)
+    x = _of_array(x)
     if (type(x) is int and -(1 << 31) <= x < 1 << 31) or isinstance(x, bool) or not isinstance(e, Expr):
         return None
     d = computed(dtype_of(e))
@@ -518,7 +560,7 @@ def _beside_integer(op: str, a: ExprLike, b: ExprLike) -> Expr | None:
         return None
     values = DTYPES["int64" if d == INDEX else d].range
     low, high = values[0], values[-1]
-    number: float = int(x) if hasattr(x, "__index__") else float(x)  # type: ignore[arg-type]
+    number: float = int(x) if hasattr(x, "__index__") else float(x)
     if low <= number <= high and number == math.floor(number):
         return None
     if number != number or op in ("==", "!="):

@@ -64,26 +64,39 @@ def rebuild(e: Expr, kids: tuple[Expr, ...]) -> Expr:
     return e
 
 
-def rewrite(e: Expr, f: Callable[[Expr], Expr | None]) -> Expr:
+def rewrite(e: Expr, f: Callable[[Expr], Expr | None], known: dict[int, Expr] | None = None) -> Expr:
     """Rebuild bottom-up. Where ``f`` returns an expression, it replaces the node. ``f`` is called before the
-    children are visited; its result is not visited again."""
+    children are visited; its result is not visited again. What is shared is rebuilt once and shared again.
+    ``known``: what was made of nodes of the same tree, by identity."""
     r = f(e)
     if r is not None:
         return r
     kids = children(e)
     if not kids:
         return e
-    new = tuple(map(rewrite, kids, repeat(f)))  # `map` adds no frame of its own: expressions may be deep
-    return e if all(n is k for n, k in zip(new, kids, strict=True)) else rebuild(e, new)
+    if known is None:
+        known = {}
+    made = known.get(id(e))
+    if made is None:
+        # `map` adds no frame of its own: expressions may be deep
+        new = tuple(map(rewrite, kids, repeat(f), repeat(known)))
+        made = e if all(n is k for n, k in zip(new, kids, strict=True)) else rebuild(e, new)
+        known[id(e)] = made
+    return made
 
 
-def substitute(e: Expr, env: Mapping[str, Expr]) -> Expr:
-    """Replace variables by name."""
+def substitute(e: Expr, env: Mapping[str, Expr], known: dict[int, Expr] | None = None) -> Expr:
+    """Replace variables by name. What is shared is rebuilt once. ``known``: as of `rewrite`."""
     if variables(e).isdisjoint(env):
         return e
     if isinstance(e, Var):
         return env[e.name]
-    return rebuild(e, tuple(map(substitute, children(e), repeat(env))))
+    if known is None:
+        known = {}
+    made = known.get(id(e))
+    if made is None:
+        made = known[id(e)] = rebuild(e, tuple(map(substitute, children(e), repeat(env), repeat(known))))
+    return made
 
 
 def fill(e: Expr, decisions: Mapping[str, int]) -> Expr:
@@ -103,6 +116,23 @@ def walk(e: Expr) -> Iterator[Expr]:
         kids = children(x)
         if kids:
             stack.extend(kids[::-1])
+
+
+def distinct(*roots: Expr) -> list[Expr]:
+    """The nodes of expressions, operands first; a shared one stands once."""
+    found: dict[int, Expr] = {}
+    stack = list(roots[::-1])
+    while stack:
+        x = stack[-1]
+        if id(x) in found:
+            stack.pop()
+            continue
+        missing = [k for k in children(x) if id(k) not in found]
+        if missing:
+            stack.extend(missing[::-1])
+        else:
+            found[id(x)] = stack.pop()
+    return list(found.values())
 
 
 def size(e: Expr) -> tuple[int, int]:

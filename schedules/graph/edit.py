@@ -187,6 +187,9 @@ def remade(
     names = renamed or {}
     known = dict(graph.values if values is None else values)
     kept = tuple(dict.fromkeys(names.get(n, n) for n in graph.dag.outputs))
+    if any(n in known for n in kept):  # what stands apart reads is known
+        made = {t.name for s in stages for t in s.outputs}
+        kept = tuple(n for n in kept if n in made)
     needed, live = set(kept), []
     for s in reversed(stages):
         if any(t.name in needed for t in s.outputs):
@@ -195,6 +198,7 @@ def remade(
     live.reverse()
     every = graph.dag.inputs if inputs is None else inputs
     given = {*graph.inputs, *(t.name for i in graph.islands for t in i.writes)}
+    given |= {names.get(n, n) for i in graph.islands for n in i.reads}
     given |= {s.tensor for s in graph.states.values()}
     left = tuple(t for t in every if t.name in needed or t.name in given)
     constants = tuple(t.name for t in left if t.name in known)

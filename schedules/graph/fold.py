@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from schedules.dtypes import is_float
+from schedules.graph.apart import APART
 from schedules.graph.edit import remade
 from schedules.graph.graph import Array, Graph
 from schedules.te.compute_dag import ComputeDAG, Stage
@@ -23,6 +24,9 @@ def fold_constants(graph: Graph) -> Graph:
     as a mask made of axes, stay: kernels compute them in place."""
     inputs, values = list(graph.dag.inputs), dict(graph.values)
     stages: list[Stage] = []
+    # what stages that stand apart read may be known too
+    wanted = {*graph.outputs, *(s.new for s in graph.states.values())}
+    wanted |= {n for i in graph.islands if i.op != APART for n in i.reads}
     for s in graph.dag.stages:
         reads = list(dict.fromkeys(x.buffer for x in s.reads()))
         known = reads and all(n in values for n in reads)
@@ -30,7 +34,7 @@ def fold_constants(graph: Graph) -> Graph:
             stages.append(s)
             continue
         names = {t.name for t in s.outputs}
-        if names & set(graph.dag.outputs):
+        if names & wanted:
             stages.append(s)
             continue
         tensors = [t for t in inputs if t.name in reads]

@@ -46,7 +46,7 @@ def disjoint(b: Block, indices: tuple[Expr, ...], loop: Loop) -> bool:
     inner = {i.var: i.extent for i in _loops_inside(loop)}
     if loop.extent == Const(1):
         return True
-    parts = [_unshift(bound(b, ix)) for ix in indices]
+    parts = [unshifted(bound(b, ix)) for ix in indices]
     used = frozenset().union(*(E.variables(e) for e in parts)) if parts else frozenset()
     if loop.var not in used:
         return False
@@ -71,7 +71,7 @@ def disjoint(b: Block, indices: tuple[Expr, ...], loop: Loop) -> bool:
     return loop.var in recovered(parts, inner | {loop.var: loop.extent})
 
 
-def _unshift(e: Expr) -> Expr:
+def unshifted(e: Expr) -> Expr:
     """``min(i * 4, n - 4)``, the base of a shifted tile, as ``i * 4``: where shifted tiles overlap, their
     iterations write the same values, and a block that reduces is never shifted."""
 

@@ -29,47 +29,74 @@ from schedules.ir import (
 from schedules.loads import Indices, relocated
 from schedules.te.compute_dag import ComputeDAG, Stage, Tensor
 from schedules.te.open_sizes import extents_of, open_strides
+from schedules.te.scans import groups, scan_positions
 from schedules.te.scattered import guarded_terms, term_axes
 
 
 def initial(dag: ComputeDAG) -> Nest:
     """The unscheduled program: a serial nest for each stage, in order. The loop of axis ``i`` of
-    stage ``C`` is ``C_i``, numbered where an earlier stage has a loop of that name. A stage whose terms go to
-    places of their own begins with a block ``C_init`` over its output, in loops ``C_i_init``. Its terms have
-    no loop of a scattered dimension, and those of reduction axes are around the others."""
+    stage ``C`` is ``C_i``, numbered where an earlier stage has a loop of that name. Stages of a scan are in
+    common loops over its points, those of the first of them; backwards, they count from the end. A stage
+    whose terms go to places of their own begins with a block ``C_init`` over its output, in loops
+    ``C_i_init``. Its terms have no loop of a scattered dimension, and those of reduction axes are around the
+    others."""
     shapes, extents = open_extents(dag)
+    made = [stage_block(s, own) for s, own in zip(dag.stages, extents, strict=True)]
     axes = [[a.var for a in (*s.axes, *s.reduce_axes)] for s in dag.stages]
     names = initial_loops([(s.name, own) for s, own in zip(dag.stages, axes, strict=True)])
+    together = {n: range(a, b + 1) for a, b in groups(dag) for n in range(a, b + 1)}
     stmts = [
-        stmt
-        for s, own, loops in zip(dag.stages, extents, names, strict=True)
-        for stmt in _initial_stage(s, own, loops)
+        _steps(dag, own, made, names) if n in together else _alone(dag.stages[n], made[n], extents[n], names[n])
+        for n in range(len(made))
+        if n == (own := together.get(n, (n,)))[0]
     ]
     buffers = tuple(_open_buffer(dag, t, shapes[t.name]) for t in dag.tensors.values())
     sizes = dag.open.sizes if dag.open is not None else ()
     return Nest(tuple(t.name for t in dag.params), dag.outputs, buffers, seq(*stmts), sizes)
 
 
-def _initial_stage(s: Stage, extents: Sequence[Expr], loops: Sequence[str]) -> list[Stmt]:
-    b = stage_block(s, extents)
+def _alone(s: Stage, b: Block, extents: Sequence[Expr], loops: Sequence[str]) -> Stmt:
+    """A stage in loops of its own."""
     if not s.places:
-        return [wrap_loops(b, list(loops))]
+        return wrap_loops(b, list(loops))
     named = dict(zip((a.var for a in (*s.axes, *s.reduce_axes)), loops, strict=True))
     at = tuple(Var(a.var) for a in s.axes)
     whole = tuple(Iter(a.var, n, "spatial") for a, n in zip(s.axes, extents, strict=False))
+    outputs = tuple(Access(o.name, at) for o in s.outputs)
     assert s.reducer is not None
-    start = Block(
-        init_name(s.name), whole, at, tuple(Access(o.name, at) for o in s.outputs), s.reducer.identity
-    )
-    return [
+    start = Block(init_name(s.name), whole, at, outputs, s.reducer.identity)
+    return seq(
         wrap_loops(start, [f"{named[a.var]}_init" for a in s.axes]),
         wrap_loops(b, [named[i.var] for i in b.iters]),
-    ]
+    )
 
 
 def init_name(block: str) -> str:
     """The name of the block that sets the output of another to what it starts from."""
     return f"{block}_init"
+
+
+def _steps(dag: ComputeDAG, group: range, made: Sequence[Block], names: Sequence[list[str]]) -> Stmt:
+    """The stages of a scan, each in loops of its own, in loops over the points of the scan. These are called
+    after the first stage."""
+    first = dag.stages[group[0]]
+    shared = [names[group[0]][p] for p in scan_positions(first)]
+    extents = [made[group[0]].iters[p].extent for p in scan_positions(first)]
+    body = []
+    for n in group:
+        s, own = dag.stages[n], dict(enumerate(names[n]))
+        env: dict[str, Expr] = {}
+        for p, loop, extent, (_, step) in zip(scan_positions(s), shared, extents, s.scan, strict=True):
+            env[own.pop(p)] = Var(loop) if step == 1 else extent - 1 - Var(loop)
+        block = replace(made[n], binds=tuple(map(Var, names[n])))
+        inner: Stmt = bind_loops(block, env)
+        for p, loop in reversed(own.items()):
+            inner = Loop(loop, block.iters[p].extent, inner)
+        body.append(inner)
+    out = seq(*body)
+    for loop, extent in zip(reversed(shared), reversed(extents), strict=True):
+        out = Loop(loop, extent, out)
+    return out
 
 
 def open_extents(dag: ComputeDAG) -> tuple[dict[str, tuple[Expr, ...]], list[tuple[Expr, ...]]]:
@@ -115,6 +142,9 @@ def initial_loops(stages: Sequence[tuple[str, Sequence[str]]]) -> list[list[str]
     return out
 
 
+DOMAIN = "domain"  # the hint of blocks that `has_domain` is about
+
+
 def stage_block(s: Stage, extents: Sequence[Expr] | None = None) -> Block:
     """The block of a stage, whose axes, with the reduction axes after them, have these extents; those of the
     largest sizes unless given. Where terms go to places of their own, the block has the axes of the terms,
@@ -137,7 +167,13 @@ def stage_block(s: Stage, extents: Sequence[Expr] | None = None) -> Block:
         reducer=s.reducer,
         init=s.reducer is not None and not s.places,
         where=where,
+        annotations=((DOMAIN, 1),) if s.where else (),
     )
+
+
+def has_domain(b: Block) -> bool:
+    """Whether the block is that of a stage whose domain is no box (`schedules.te.domains`)."""
+    return (DOMAIN, 1) in b.annotations
 
 
 def wrap_loops(body: Block, names: list[str]) -> Stmt:
@@ -248,8 +284,12 @@ def domain(it: Iter, e: Expr) -> list[Expr]:
 def accesses(b: Block, buffer: str) -> list[tuple[Expr, ...]]:
     """Index tuples, in loop variables, of every read and write of ``buffer`` by the block."""
     places = [x.indices for x in reads(b) if x.buffer == buffer]
-    places += [w.indices for w in b.writes if w.buffer == buffer]
-    return [tuple(bound(b, i) for i in ix) for ix in places]
+    return [*(tuple(bound(b, i) for i in ix) for ix in places), *written(b, buffer)]
+
+
+def written(b: Block, buffer: str) -> list[tuple[Expr, ...]]:
+    """Index tuples, in loop variables, of every write of ``buffer`` by the block."""
+    return [tuple(bound(b, i) for i in w.indices) for w in b.writes if w.buffer == buffer]
 
 
 def vars_bound(b: Block, kind: str) -> frozenset[str]:

@@ -235,7 +235,8 @@ class LoweredFunc:
     """A lowered program: no blocks, every intermediate buffer allocated, extents concrete.
     ``params`` are the kernel's arguments in order; those named in ``outputs`` are written, and of these the
     ``streamed`` are not worth a place in the caches. The body reads `skew` of the ``skewed``. It, and shapes
-    of arguments, read `size_variable` of the ``sizes``, which a call tells. ``joined``: as in `Nest`."""
+    of arguments, read `size_variable` of the ``sizes``, which a call tells. ``joined``: as in `Nest`.
+    ``overlapping``: (output, input) that may share memory; all others do not (`schedules.in_place`)."""
 
     name: str
     params: tuple[Buffer, ...]
@@ -245,6 +246,7 @@ class LoweredFunc:
     skewed: tuple[str, ...] = ()
     sizes: tuple[OpenSize, ...] = ()
     joined: tuple[tuple[str, ...], ...] = ()
+    overlapping: tuple[tuple[str, str], ...] = ()
 
 
 def multiply_add(s: Store) -> tuple[Expr, Expr, Expr] | None:

@@ -144,7 +144,7 @@ def dense(indices: tuple[Expr, ...], inner: Mapping[str, Expr]) -> bool:
         seen |= mine
         if all(isinstance(x, Const) for pair in steps for x in pair):
             covered = 1
-            for c, n in sorted((int(c.value), int(n.value)) for c, n in steps if isinstance(c, Const)
+            for c, n in sorted((abs(int(c.value)), int(n.value)) for c, n in steps if isinstance(c, Const)
                                and isinstance(n, Const)):  # fmt: skip
                 if n > 1 and not 0 < c <= covered:
                     return False

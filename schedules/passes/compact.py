@@ -9,14 +9,17 @@ from schedules.ir.exprs import accesses, expressions, loads
 from schedules.ir.regions import footprint
 from schedules.ir.strides import resized
 from schedules.passes.accesses import moved, uses
+from schedules.passes.fold_storage import fold, reads_earlier
 
 
-def compact(s: Stmt, buffers: tuple[Buffer, ...]) -> Stmt:
+def compact(s: Stmt, buffers: tuple[Buffer, ...], scans: bool = False) -> Stmt:
     """``s`` with an `Alloc` for each buffer at the innermost statement that holds all its uses. The buffer
-    has the region touched from there, and its indices begin at that region's base."""
+    has the region touched from there, and its indices begin at that region's base. ``scans``: whether
+    iterations may read what earlier ones wrote. Buffers then stay around such loops, and keep their last
+    steps only (`fold`)."""
     for b in buffers:
         if _inside(s, b):
-            s = _place(s, b)
+            s = _place(s, b, scans)
     return s
 
 
@@ -24,7 +27,7 @@ def _inside(s: Stmt, b: Buffer) -> bool:
     return any(uses(x, b.name) for x in walk(s))
 
 
-def _place(s: Stmt, b: Buffer) -> Stmt:
+def _place(s: Stmt, b: Buffer, scans: bool) -> Stmt:
     """Descend while a single child holds every use; ``s`` has one. Not into a loop of lanes or threads, nor
     into one whose later iterations read what its first one wrote, as those of a reduction do."""
     own = any(x.buffer == b.name for e in expressions(s) for x in E.loads(e))
@@ -33,18 +36,23 @@ def _place(s: Stmt, b: Buffer) -> Stmt:
         users = [k for k in users if _inside(k, b)]
     if not users:
         return s
-    if isinstance(s, Loop) and _goes_on(s, b):
-        return _alloc(s, b)
+    if isinstance(s, Loop) and (_goes_on(s, b) or (scans and reads_earlier(s, b))):
+        return _folded(s, b, scans)
     if len(users) == 1 and not own and not (isinstance(s, Loop) and s.kind == "vectorize"):
         child = users[0]
         if not isinstance(child, (Store, Guard)) and not (
             isinstance(child, Loop) and child.kind == "vectorize"
         ):
-            return with_body(s, lambda k: _place(k, b) if k is child else k)
-        return with_body(s, lambda k: _alloc(k, b) if k is child else k)
+            return with_body(s, lambda k: _place(k, b, scans) if k is child else k)
+        return with_body(s, lambda k: _folded(k, b, scans) if k is child else k)
     if isinstance(s, (Loop, Guard, Alloc)):
-        return with_body(s, lambda k: _alloc(k, b))
-    return _alloc(s, b)
+        return with_body(s, lambda k: _folded(k, b, scans))
+    return _folded(s, b, scans)
+
+
+def _folded(s: Stmt, b: Buffer, scans: bool) -> Stmt:
+    made = _alloc(s, b)
+    return fold(made) if scans and isinstance(made, Alloc) else made
 
 
 def _goes_on(loop: Loop, b: Buffer) -> bool:

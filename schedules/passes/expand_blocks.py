@@ -6,8 +6,23 @@ from dataclasses import dataclass, field, replace
 
 from schedules import expr as E
 from schedules.expr import Expr, Load, Var
-from schedules.ir import Access, Atomic, Block, Buffer, Guard, Loop, Nest, Stmt, Store, allocated, seq, with_body
-from schedules.ir.nest import apart, bound, domain, is_scatter, numbered_each
+from schedules.ir import (
+    Access,
+    Atomic,
+    Block,
+    Buffer,
+    Guard,
+    Loop,
+    Nest,
+    Stmt,
+    Store,
+    allocated,
+    blocks,
+    seq,
+    with_body,
+)
+from schedules.ir.carried import carried_buffers
+from schedules.ir.nest import apart, bound, domain, is_scatter, loops_of, numbered_each
 
 
 @dataclass(frozen=True)
@@ -21,9 +36,11 @@ class _Lanes:
 def expand_blocks(nest: Nest, atomic: bool = False) -> Stmt:
     """The body with every block written out: its domain as guards, its initialisation as a store in the
     first iteration of the reduction. Guards of a spatial axis are speculative if outside of it the block
-    writes nothing that another instance writes. ``atomic``: terms that go to places of their own are joined
-    in one step each, as threads of a grid need."""
+    writes nothing that another instance writes, and no later iteration reads what is made in its loops.
+    ``atomic``: terms that go to places of their own are joined in one step each, as threads of a grid
+    need."""
     dtypes = {b.name: b.dtype for b in nest.buffers}
+    exact = _among_carried(nest)
 
     def go(s: Stmt, lanes: _Lanes | None = None) -> Stmt:
         if isinstance(s, Block):
@@ -31,7 +48,7 @@ def expand_blocks(nest: Nest, atomic: bool = False) -> Stmt:
                 return _expand(s, _joined(s))
             if is_scatter(s) and dict(s.annotations).get("masked") == 1:
                 s = _masked(s)
-            return _expand(s, _stores(s, dtypes, lanes))
+            return _expand(s, _stores(s, dtypes, lanes), s.name in exact)
         if isinstance(s, Loop) and s.kind == "vectorize":
             own = _Lanes(s)
             body = with_body(s, lambda x: go(x, own))
@@ -39,6 +56,15 @@ def expand_blocks(nest: Nest, atomic: bool = False) -> Stmt:
         return with_body(s, lambda x: go(x, lanes))
 
     return go(nest.body)
+
+
+def _among_carried(nest: Nest) -> frozenset[str]:
+    """The blocks that share a loop with one that makes what later iterations read. Its last elements may
+    stand where the first ones did."""
+    carried = carried_buffers(nest)
+    around = {b.name: {x.var for x in loops_of(nest, b.name)} for b in blocks(nest.body)} if carried else {}
+    loops = {v for b in blocks(nest.body) if any(w.buffer in carried for w in b.writes) for v in around[b.name]}
+    return frozenset(n for n, own in around.items() if own & loops)
 
 
 def _masked(b: Block) -> Block:
@@ -62,14 +88,14 @@ def _joined(b: Block) -> Stmt:
     return seq(*(Atomic(p.buffer, p.indices, op, v) for p, op, v in zip(places, ops, values, strict=True)))
 
 
-def _expand(b: Block, stores: Stmt) -> Stmt:
+def _expand(b: Block, stores: Stmt, exact: bool = False) -> Stmt:
     spatial: list[Expr] = []
     shared: list[Expr] = []
     reduce: list[Expr] = []
     start: list[Expr] = []
     for it, e in zip(b.iters, b.binds, strict=True):
         if it.kind == "spatial":
-            (spatial if _apart(b, it.var) else shared).extend(domain(it, e))
+            (spatial if not exact and _apart(b, it.var) else shared).extend(domain(it, e))
         else:
             reduce += domain(it, e)
             start.append(E.compare("==", e, 0))

@@ -41,7 +41,7 @@ def partition(s: Stmt, ranges: Ranges | None = None) -> Stmt:
         ends = [Const(k) for k in (0, *cuts, n)]
         return seq(*(part_of(a, b, s.body, s.annotations) for a, b in pairwise(ends)))
     lo, hi, holding = _middle(s, n)
-    pieces = [(Const(0), lo, s.body), (lo, hi, _given(s.body, holding)), (hi, Const(n), s.body)]
+    pieces = [(Const(0), lo, s.body), (lo, hi, given(s.body, holding)), (hi, Const(n), s.body)]
     return seq(*(part_of(*piece, marks) for piece in pieces))
 
 
@@ -65,7 +65,7 @@ def _of_open_extent(s: Loop, ranges: Ranges) -> Stmt:
             return replace(piece, body=partition(simplify(piece.body, within), within))
         return partition(piece, ranges)
 
-    pieces = [(Const(0), lo, s.body), (lo, hi, _given(s.body, holding)), (hi, s.extent, s.body)]
+    pieces = [(Const(0), lo, s.body), (lo, hi, given(s.body, holding)), (hi, s.extent, s.body)]
     return seq(*(part_of(*piece) for piece in pieces))
 
 
@@ -155,7 +155,7 @@ def _cuts(loop: Loop, n: int) -> list[int]:
     return cuts if len(cuts) <= MOST_CUTS else []
 
 
-def _given(s: Stmt, holding: frozenset[Expr]) -> Stmt:
+def given(s: Stmt, holding: frozenset[Expr]) -> Stmt:
     """``s`` simplified under these conditions."""
     if not holding:
         return s

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from schedules.ir import Block, Nest, Stmt, blocks, size_ranges
+from schedules.ir.carried import carried_buffers
 from schedules.ir.nest import reads
 from schedules.passes.align_streamed_tiles import align_streamed_tiles
 from schedules.passes.by_sizes import by_sizes
 from schedules.passes.compact import compact
 from schedules.passes.drop_harmless_guards import drop_harmless_guards
+from schedules.passes.follow_domains import follow_domains, has_domains, mark_domains
 from schedules.passes.narrow_lanes import LANES, narrow_lanes
 from schedules.passes.open_sizes import largest, whole_lanes
 from schedules.passes.partition import partition
@@ -37,6 +39,7 @@ def shared(nest: Nest) -> Passes:
     params = tuple(nest.buffer(n) for n in nest.params)
     intermediate = tuple(b for b in nest.buffers if b.name not in nest.params)
     ranges = size_ranges(nest.sizes)
+    scans = bool(carried_buffers(nest))
     # Only where a call tells a size: code of other programs needs neither.
     lanes: Passes = [("whole_lanes", lambda s: whole_lanes(s, ranges))] if ranges else []
     room: Passes = [("largest", lambda s: largest(s, ranges))] if ranges else []
@@ -46,21 +49,27 @@ def shared(nest: Nest) -> Passes:
         ("drop_harmless_guards", lambda s: drop_harmless_guards(s, params, ranges)),
         ("by_sizes", lambda s: by_sizes(s, ranges)),
     ]
+    # Only where blocks have domains that are no boxes: code of others needs neither.
+    domains = has_domains(nest)
+    marked: Passes = [("mark_domains", mark_domains)] if domains else []
+    followed: Passes = [("follow_domains", lambda s: follow_domains(s, ranges))] if domains else []
     return [
         *lanes,
         # Sizes and guards are read from simplified indices.
         ("simplify", lambda s: simplify(s, ranges)),
-        ("compact", lambda s: compact(s, intermediate)),
+        ("compact", lambda s: compact(s, intermediate, scans)),
         *room,
         # Indices are now relative to their region, so they are folded again.
         ("simplify", lambda s: simplify(s, ranges)),
         # Before partition, so that only guards that matter cost a copy of the loop.
         ("drop_harmless_guards", lambda s: drop_harmless_guards(s, params, ranges, wide)),
+        *marked,
         ("partition", lambda s: partition(s, ranges)),
         # Only the rest of whole tiles has guards on lanes now.
         *(few if ranges else []),
         # Selects that partition could not decide.
         ("unswitch", unswitch),
+        *followed,
         # Last, because it makes extents depend on outer loops.
         ("tighten_bounds", tighten_bounds),
         ("simplify", lambda s: simplify(s, ranges)),

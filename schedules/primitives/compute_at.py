@@ -10,6 +10,7 @@ from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Var
 from schedules.ir import Access, Block, Loop, Nest, Stmt, blocks, walk
+from schedules.ir.carried import carried_buffers
 from schedules.ir.nest import (
     accesses,
     block_path,
@@ -170,7 +171,10 @@ def check_available(nest: Nest, b: Block, around: list[str], until: Block, what:
         for p in ws:
             if p is b:
                 continue
-            if order[p.name] > order[until.name]:
+            late = order[p.name] > order[until.name]
+            if late and x.buffer in carried_buffers(nest):
+                continue  # it reads what earlier iterations made
+            if late:
                 raise ScheduleError(
                     f"{what} {b.name}: it reads {x.buffer}, and {p.name} computes that later; move {p.name} "
                     "first"

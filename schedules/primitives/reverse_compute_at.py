@@ -21,6 +21,7 @@ from schedules.ir.nest import (
     subtree_of,
     vars_bound,
     writers,
+    written,
 )
 from schedules.ir.regions import covers, dense, footprint
 from schedules.model import Target
@@ -68,10 +69,10 @@ class ReverseComputeAt(Primitive[None]):
         for w in p.writes:
             shape = nest.buffer(w.buffer).shape
             # Only what is produced here: other elements may not be computed yet.
-            touched = footprint(accesses(p, w.buffer), inner, shape, clip=False)
+            touched = footprint(written(p, w.buffer), inner, shape, clip=False)
             spans = [(at, E.minimum(n, size)) for (at, n), size in zip(touched, shape, strict=True)]
             if any(x.buffer == w.buffer for x in reads(b)) and not all(
-                dense(ix, inner) for ix in accesses(p, w.buffer)
+                dense(ix, inner) for ix in written(p, w.buffer)
             ):
                 raise self.refused(
                     f"one iteration of {self.loop} produces a part of {w.buffer} with gaps; choose a loop "
@@ -85,7 +86,7 @@ class ReverseComputeAt(Primitive[None]):
                         if region.get(ix.name, s) != s:
                             raise self.refused(f"it reads {w.buffer} at two places along {ix.name}")
                         region[ix.name] = s
-                    elif E.variables(ix) or E.loads(ix) or s[1] != Const(1):
+                    elif E.variables(ix) or E.loads(ix) or (s[1] != Const(1) and not covers(s, (ix, Const(1)))):
                         raise self.refused(
                             f"it reads {w.buffer} at {E.show(ix)}, not at one of its own iterations"
                         )
@@ -171,13 +172,13 @@ class ReverseComputeAt(Primitive[None]):
         reading = {s.var: s.extent for s in (*path[len(shared) :], *walk(moved)) if isinstance(s, Loop)}
         computing = {s.var: s.extent for s in walk(shared[-1].body) if isinstance(s, Loop)}
         shape = nest.buffer(buffer).shape
-        have = footprint(accesses(q, buffer), computing, shape, clip=False)  # no more than is computed
+        have = footprint(written(q, buffer), computing, shape, clip=False)  # no more than is computed
         need = footprint(accesses(blocks(moved)[0], buffer), reading, shape, clip=True)
         if any(E.holes(e) for s in (*have, *need) for e in s):
             return
         ranges = {s.var: (0, n - 1) for s in path if (n := extent_of(s)) is not None}
         have, need = ([(affine.simplify(at, ranges), n) for at, n in spans] for spans in (have, need))
-        if not all(dense(ix, computing) for ix in accesses(q, buffer)) or not all(map(covers, have, need)):
+        if not all(dense(ix, computing) for ix in written(q, buffer)) or not all(map(covers, have, need)):
             raise self.refused(
                 f"it reads more of {buffer} than one iteration of {shared[-1].var} computes, in {q.name}; "
                 "choose a loop further out"

@@ -139,7 +139,7 @@ class Split(Primitive[list[str]]):
         for b in blocks(loop.body):
             ends = (affine.bounds(e, ranges) for e in b.binds)
             if not any(
-                at is not None and isinstance(i.extent, Const) and at[0] >= int(i.extent.value)
+                at is not None and isinstance(i.extent, Const) and (at[0] >= int(i.extent.value) or at[1] < 0)
                 for at, i in zip(ends, b.iters, strict=True)
             ) and not _private(nest, loop, b):
                 raise self.refused(

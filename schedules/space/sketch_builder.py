@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain, count
 
+import numpy as np
+
 from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.errors import ScheduleError
@@ -21,7 +23,7 @@ from schedules.ir import Block, Loop, walk
 from schedules.ir.nest import find_block, loops_of, subtree_of, vars_bound
 from schedules.model import Target
 from schedules.schedule import Schedule
-from schedules.space.holes import NO_CAP, Choice, EvenTile, HoleSpec, PerfectTile
+from schedules.space.holes import NO_CAP, Choice, Columns, EvenTile, HoleSpec, PerfectTile, sample
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.open_sizes import extents_of
 
@@ -99,6 +101,11 @@ class SketchBuilder:
         found = next(x for x in chain((shared.name, spec.name), own) if x not in taken)
         self.holes.append(replace(spec, name=found))
         return Hole(found)
+
+    def some_decisions(self) -> Columns:
+        """{hole: a decision that it allows}, the same in each run."""
+        row = sample(tuple(self.holes), 1, np.random.default_rng(0))[0]
+        return Columns((h.name, int(x)) for h, x in zip(self.holes, row, strict=True))
 
     def _shared(self, name: str) -> str:
         """The name of a hole or a question, ``block.what``, as that of the block whose decisions it shares.

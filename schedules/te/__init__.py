@@ -13,8 +13,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from schedules.expr import Expr, ExprLike
+from schedules.expr.numpys import ELSEWHERE
 from schedules.te.evaluator import evaluate
+from schedules.te.forward_mode import jvp
 from schedules.te.language import compute, max, min, placeholder, prod, reduce_axis, reducer, sum
+from schedules.te.recurrences import cummax, cummin, cumprod, cumsum, scan, state
 from schedules.te.reverse_mode import cut, gradient, inputs
 from schedules.te.scalars import (
     FLOAT4_E2M1,
@@ -49,6 +52,7 @@ from schedules.te.scalars import (
     right_shift,
     rsqrt,
     select,
+    where,
 )
 from schedules.te.scatter import histogram, scatter_add, scatter_max, scatter_min
 from schedules.te.strided import with_strides
@@ -56,45 +60,53 @@ from schedules.te.tensors import Reduction, Tensor, dag
 
 __all__ = [
     "Expr", "FLOAT4_E2M1", "Reduction", "Tensor", "abs", "all", "any", "bitwise_and", "bitwise_not",
-    "bitwise_or", "bitwise_xor", "cast", "clip", "compute", "const", "cut", "dag", "equal", "evaluate",
+    "bitwise_or", "bitwise_xor", "cast", "clip", "compute", "const", "cummax", "cummin", "cumprod",
+    "cumsum", "cut", "dag", "equal", "evaluate",
     "floor_divide", "fma", "gradient", "histogram", "if_then_else", "inf", "inputs", "isfinite", "isnan",
-    "left_shift", "logical_not", "lookup", "max", "max_value", "maximum", "min", "min_value", "minimum",
-    "not_equal", "placeholder", "pow", "prod", "reduce_axis", "reducer", "remainder", "right_shift",
-    "rsqrt", "scatter_add", "scatter_max", "scatter_min", "select", "sum", "with_strides",
+    "jvp", "left_shift", "logical_not", "lookup", "max", "max_value", "maximum", "min", "min_value",
+    "minimum", "not_equal", "placeholder", "pow", "prod", "reduce_axis", "reducer", "remainder",
+    "right_shift", "rsqrt", "scan", "scatter_add", "scatter_max", "scatter_min", "select", "state", "sum",
+    "where", "with_strides",
 ]  # fmt: skip
 # The functions of the table, `schedules.functions`. Type checkers and editors read their names here.
 if TYPE_CHECKING:
     OneInput = Callable[[ExprLike], Expr]
     TwoInputs = Callable[[ExprLike, ExprLike], Expr]
+    acos: OneInput
+    acosh: OneInput
+    asin: OneInput
+    asinh: OneInput
+    atan: OneInput
     atan2: TwoInputs
+    atanh: OneInput
+    cbrt: OneInput
     ceil: OneInput
     cos: OneInput
+    cosh: OneInput
     erf: OneInput
     exp: OneInput
     exp2: OneInput
     expm1: OneInput
     floor: OneInput
     fmod: TwoInputs
+    hypot: TwoInputs
     log: OneInput
+    log10: OneInput
     log1p: OneInput
+    log2: OneInput
     round: OneInput
     sigmoid: OneInput
     sin: OneInput
+    sinh: OneInput
     sqrt: OneInput
     tan: OneInput
     tanh: OneInput
+    trunc: OneInput
 globals().update(OF_ROWS)
 __all__ = sorted([*__all__, *OF_ROWS])
 
-# {what others call a function: its name here}.
-_ELSEWHERE = {
-    "absolute": "abs", "amax": "max", "amin": "min", "fabs": "abs", "if_else": "select",
-    "invert": "bitwise_not", "logical_and": "all", "logical_or": "any", "logical_xor": "not_equal",
-    "power": "pow", "product": "prod", "rint": "round", "where": "select",
-}  # fmt: skip
-
 
 def __getattr__(name: str) -> Any:
-    close = f" (did you mean {_ELSEWHERE[name]!r}?)" if name in _ELSEWHERE else ""
+    close = f" (did you mean {ELSEWHERE[name]!r}?)" if name in ELSEWHERE else ""
     every = "" if name.startswith("__") else f"{close}; it has {', '.join(__all__)}"
     raise AttributeError(f"te has no {name!r}{every}", name=name)

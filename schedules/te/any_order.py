@@ -17,7 +17,7 @@ from schedules.errors import WorkloadError
 from schedules.expr import Expr, Load, Var
 from schedules.loads import outside
 from schedules.te.compute_dag import Reducer
-from schedules.te.evaluator import BlockEvaluator
+from schedules.te.evaluator import BlockEvaluator, parts_of_value
 
 Array = NDArray[Any]
 Values = list[Array]  # a tuple that is reduced, in many cases at once
@@ -115,14 +115,20 @@ def _met(values: Sequence[Expr], axes: Sequence[Var], ordered: Callable[[Array],
     return out
 
 
+def _drawn_parts(e: Expr) -> tuple[Expr, ...]:
+    return () if isinstance(e, Load) else parts_of_value(e)
+
+
 class _Drawn(BlockEvaluator):
-    """Evaluates an expression whose loads have numbers that were drawn."""
+    """Evaluates an expression whose loads have numbers that were drawn, wherever they read."""
+
+    parts = staticmethod(_drawn_parts)
 
     def __init__(self, points: dict[str, Array], found: dict[Load, Array]) -> None:
         super().__init__("reducer", points, {}, wide=True)
         self.found = found
 
-    def load(self, e: Load, mask: Any) -> Array:
+    def load(self, e: Load, at: tuple[Any, ...]) -> Array:
         x = self.found[e]
         return x % 2 == 1 if e.dtype == "bool" else np.asarray(_wide(x, e.dtype))
 

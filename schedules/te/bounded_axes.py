@@ -64,7 +64,7 @@ def bounded(lo: Any, hi: Any, label: str) -> Bounded:
             raise WorkloadError(f"{label}: it has no points from {E.show(least)} to below {E.show(most)}")
         extent: Any = max(whole, 1)
     else:
-        extent = whole if _at_least(whole) >= 1 else whole + (1 - _at_least(whole))
+        extent = whole if _at_least(whole) >= 1 else _number(whole + (1 - _at_least(whole)))
     lows = tuple(x for x in lows if x != least)
     # what is always below the end of the box needs no condition
     highs = tuple(h for h in highs if not (_is_fixed(h) and extent == _number(E.binary("-", h, least))))

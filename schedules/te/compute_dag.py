@@ -23,6 +23,7 @@ from schedules.te.inside import check_loads
 from schedules.te.marks import opened_by, unmarked
 from schedules.te.scattered import check_places
 from schedules.te.open_sizes import OpenSizes, at_most, check_open, check_sizes, largest_sizes, read_open
+from schedules.te.scans import check_group, check_scan_axes, groups
 from schedules.te.size import check_size
 from schedules.te.sizes_in_values import stage_with_sizes
 from schedules.te.typed import check_types
@@ -215,8 +216,9 @@ class ComputeDAG:
     it is read from them.
 
     Invariants (checked on construction, `ValueError` names the stage): names are unique identifiers, every
-    expression has types that fit (see `schedules.te.typed`), every load reads an input or an earlier stage
-    and is proved to stay inside it (see `schedules.te.inside`), axes have extent >= 1, and nothing is
+    expression has types that fit (see `schedules.te.typed`), every load reads an input or an earlier stage,
+    or an earlier point of a scan (see `schedules.te.scans`), and is proved to stay inside it (see
+    `schedules.te.inside`), axes have extent >= 1, and nothing is
     computed in a dtype of storage: it is only loaded, chosen, and converted from and to the dtype that it is
     computed with.
     """
@@ -262,12 +264,17 @@ class ComputeDAG:
 
         for t in self.inputs:
             define(t, written=False)
-        for s in self.stages:
+        together = {n: range(a, b + 1) for a, b in groups(self) for n in range(a, b + 1)}
+        for n, s in enumerate(self.stages):
             _check_axes(s)
-            read = {x.buffer: known[x.buffer] for x in s.reads() if x.buffer in known}
+            check_scan_axes(s)
+            later = {o.name: o for k in together.get(n, ()) if k >= n for o in self.stages[k].outputs}
+            read = {x.buffer: t for x in s.reads() if (t := known.get(x.buffer) or later.get(x.buffer))}
             _check_values(VeryStage(s), tuple(read.values()), tuple(most.items()))
             for o in s.outputs:
                 define(o, written=True)
+            if n in together and n == together[n][-1]:
+                check_group(self.stages[together[n][0] : n + 1])
         inputs = {t.name: t for t in self.inputs}
         if len(set(self.outputs)) != len(self.outputs):
             raise ValueError(f"an output stands twice in {self.outputs}")

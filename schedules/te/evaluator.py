@@ -23,7 +23,10 @@ from schedules.te import factored
 from schedules.te.compute_dag import Axis, ComputeDAG, Stage
 from schedules.te.contraction import Terms, blocks_of, contract, product_of
 from schedules.te.domains import masked
+from schedules.te.node_order import Outside, Parts, either, refuse, run, within
 from schedules.te.open_sizes import at, sizes_of
+from schedules.te.scan_steps import run_scan
+from schedules.te.scans import groups
 from schedules.te.scattered import term_axes
 
 Array = NDArray[Any]
@@ -66,10 +69,28 @@ def evaluate(dag: ComputeDAG, inputs: Sequence[Array]) -> list[Array]:
             )
         arrays[t.name] = a
     with np.errstate(all="ignore"):
-        for stage in dag.stages:
-            for t, out in zip(stage.outputs, _stage(stage, arrays), strict=True):
-                arrays[t.name] = out
+        together = {a: b for a, b in groups(dag)}
+        n = 0
+        while n < len(dag.stages):
+            last = together.get(n, n)
+            if n in together:
+                _scan(dag.stages[n : last + 1], arrays)
+            else:
+                stage = dag.stages[n]
+                arrays |= {t.name: x for t, x in zip(stage.outputs, _stage(stage, arrays), strict=True)}
+            n = last + 1
     return [arrays[n] for n in dag.outputs]
+
+
+def _scan(stages: Sequence[Stage], arrays: dict[str, Array]) -> None:
+    """Add what the stages of a scan make."""
+    arrays |= {o.name: np.zeros(o.shape, np.dtype(o.dtype)) for s in stages for o in s.outputs}
+
+    def put(s: Stage, at: tuple[Any, ...], made: Sequence[Array]) -> None:
+        for o, x in zip(s.outputs, made, strict=True):
+            arrays[o.name][at] = x
+
+    run_scan(stages, arrays, lambda s: _stage(s, arrays), put)
 
 
 def _stage(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:
@@ -227,8 +248,16 @@ def grid(axes: Sequence[Axis], block: tuple[tuple[int, int], ...]) -> dict[str, 
     }
 
 
+def parts_of_value(e: Expr) -> tuple[Expr, ...]:
+    """The operands of a node: of a table its index alone."""
+    table = E.lookup_of(e) if isinstance(e, Select) else None
+    return E.children(e) if table is None else (table.index,)
+
+
 class BlockEvaluator:
     """Evaluates expressions on one block. ``wide``: float32 values are computed in float64."""
+
+    parts: Parts = staticmethod(parts_of_value)
 
     def __init__(
         self, stage: str, points: Mapping[str, Array], arrays: Mapping[str, Array], wide: bool = False
@@ -241,54 +270,73 @@ class BlockEvaluator:
     def value(self, e: Expr, mask: Any = True) -> Any:
         """The value of ``e`` at every point. Only points of ``mask`` must be valid. Raises
         `WorkloadError`."""
+        v, outside = self.anywhere(e)
+        refuse(outside, mask)
+        return v
+
+    def anywhere(self, e: Expr) -> tuple[Any, Outside]:
+        """The value of ``e`` at every point, and where it has none. Raises `WorkloadError` for an expression
+        that has no meaning here."""
+        found: tuple[Any, Outside] = run(e, self.parts, self._node)
+        return found
+
+    def _node(self, e: Expr, operands: list[tuple[Any, Outside]]) -> tuple[Any, Outside]:
+        values = [v for v, _ in operands]
+        outside = either(o for _, o in operands)
+        if isinstance(e, Load):
+            at, beyond = self.places(e, values)
+            return self._widen(self.load(e, at)), either((outside, beyond))
+        if isinstance(e, Select) and len(operands) == 3:
+            cond, (a, of_a), (b, of_b) = values[0], *operands[1:]
+            if outside:
+                outside = either((operands[0][1], within(of_a, cond), within(of_b, ~cond)))
+            return np.where(cond, a, b), outside
+        return self._computed(e, values), outside
+
+    def _computed(self, e: Expr, values: list[Any]) -> Any:
+        """The value of a node that loads nothing, of those of its operands."""
         match e:
             case Const(value=v, dtype=d):
                 return self._widen(np.asarray(v).astype(np.int64 if d == INDEX else d))
             case Var(name=n):
                 return self.points[n]
-            case Binary(op=op, a=a, b=b) | Compare(op=op, a=a, b=b):
-                return BINARY[op](self.value(a, mask), self.value(b, mask))
-            case Logic(op="not", args=args):
-                return np.logical_not(self.value(args[0], mask))
-            case Logic(op=op, args=args):
-                vals = [self.value(x, mask) for x in args]
-                return (np.logical_and if op == "and" else np.logical_or).reduce(np.broadcast_arrays(*vals))
-            case Call(fn=fn, args=args):
-                return FUNCTIONS[fn].of(*(self.value(x, mask) for x in args))
-            case Fma(a=a, b=b, c=c):
-                return self.value(a, mask) * self.value(b, mask) + self.value(c, mask)
-            case Cast(dtype=d, a=a):
-                return self._widen(cast(np.asarray(self.value(a, mask)), "int64" if d == INDEX else d))
-            case E.Bits(dtype=d, a=a):
-                old, size = np.asarray(self.value(a, mask)), DTYPES[d].itemsize
+            case Binary(op=op) | Compare(op=op):
+                return BINARY[op](*values)
+            case Logic(op="not"):
+                return np.logical_not(values[0])
+            case Logic(op=op):
+                return (np.logical_and if op == "and" else np.logical_or).reduce(np.broadcast_arrays(*values))
+            case Call(fn=fn):
+                return FUNCTIONS[fn].of(*values)
+            case Fma():
+                return values[0] * values[1] + values[2]
+            case Cast(dtype=d):
+                return self._widen(cast(np.asarray(values[0]), "int64" if d == INDEX else d))
+            case E.Bits(dtype=d):
+                old, size = np.asarray(values[0]), DTYPES[d].itemsize
                 return old.view(f"u{old.itemsize}").astype(f"u{size}").view(DTYPES[d].numpy)
             case Select() if (table := E.lookup_of(e)) is not None:
-                values = self._widen(np.array([x.value for x in table.values], DTYPES[E.dtype_of(e)].numpy))
-                return values[np.clip(self.value(table.index, mask), 0, len(values) - 1)]
-            case Select(cond=c, a=a, b=b):
-                cond = self.value(c, mask)
-                return np.where(cond, self.value(a, mask & cond), self.value(b, mask & ~cond))
-            case Load():
-                return self._widen(self.load(e, mask))
+                entries = self._widen(np.array([x.value for x in table.values], DTYPES[E.dtype_of(e)].numpy))
+                return entries[np.clip(values[0], 0, len(entries) - 1)]
         raise WorkloadError(f"stage {self.stage}: {E.show(e)} cannot be evaluated")
 
-    def load(self, e: Load, mask: Any) -> Array:
-        """The loaded elements at every point. Raises `WorkloadError` out of bounds."""
+    def load(self, e: Load, at: tuple[Any, ...]) -> Array:
+        """The loaded elements at every point, from the places ``at``."""
         source = self.arrays[e.buffer]
-        return source[self.places(e, mask)] if e.indices else source
+        return source[at] if e.indices else source
 
-    def places(self, e: Load, mask: Any) -> tuple[Any, ...]:
-        """The indices of a load at every point. Raises `WorkloadError` out of bounds."""
-        index = []
-        for d, ix in enumerate(e.indices):
-            i, n = self.value(ix, mask), self.arrays[e.buffer].shape[d]
+    def places(self, e: Load, indices: Sequence[Any]) -> tuple[tuple[Any, ...], Outside]:
+        """Where a load reads at every point, and at which points ``indices`` leave its tensor: there another
+        place is read."""
+        places, outside = [], dict[str, Any]()
+        for d, (i, n) in enumerate(zip(indices, self.arrays[e.buffer].shape if indices else (), strict=True)):
             bad = (i < 0) | (i >= n)
             if np.any(bad):
-                if np.any(bad & mask):
-                    raise WorkloadError(
-                        f"stage {self.stage}: index {d} of {E.show(e)} leaves 0..{n - 1}; "
-                        "correct the index or guard it with te.select"
-                    )
+                what = (
+                    f"stage {self.stage}: index {d} of {E.show(e)} leaves 0..{n - 1}; "
+                    "correct the index or guard it with te.select"
+                )
+                outside[what] = bad
                 i = np.clip(i, 0, n - 1)  # these points take the other side of a select
-            index.append(i)
-        return tuple(index)
+            places.append(i)
+        return tuple(places), outside or None

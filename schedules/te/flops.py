@@ -76,9 +76,13 @@ def _operations(values: Sequence[E.Expr]) -> Counter[str]:
     found: dict[int, str] = {}  # {number: dtype}
     fused: set[int] = set()  # numbers of multiply-adds, which count twice
 
+    known: dict[tuple[int, bool], int] = {}  # {node by identity, whether it is inside: its number}
+
     def number(e: E.Expr, inside: bool) -> int:
+        if (id(e), inside) in known:
+            return known[id(e), inside]
         # Indices and conditions are not arithmetic on tensors.
-        inside = inside and not isinstance(e, (E.Load, E.Compare, E.Logic))
+        outer, inside = inside, inside and not isinstance(e, (E.Load, E.Compare, E.Logic))
         parts = [getattr(e, f.name) for f in fields(e)]  # type: ignore[arg-type]
         own = [e] if isinstance(e, E.Const) else [x for x in parts if not isinstance(x, (E.Expr, tuple))]
         made = (E.kind(e), *own, *map(number, E.children(e), repeat(inside)))
@@ -87,6 +91,7 @@ def _operations(values: Sequence[E.Expr]) -> Counter[str]:
             found[n] = E.dtype_of(e)
             if isinstance(e, E.Fma):
                 fused.add(n)
+        known[id(e), outer] = n
         return n
 
     for v in values:

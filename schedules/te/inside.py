@@ -50,6 +50,7 @@ def check_loads(
     of a load's tensor. Also raised if arithmetic on axes may leave 64 bits, because backends would differ
     there."""
     ranges = {v: (0, n - 1) for v, n in extents.items()}
+    inside = _Inside(ranges, shape)
     for v in values:
         wide = affine.leaves(v, ranges, _LITERALS[-1])
         if wide is not None:
@@ -57,18 +58,52 @@ def check_loads(
                 f"stage {stage}: {E.show(wide)} may leave 64 bits, the range of axis arithmetic; compute "
                 'with te.cast(axis, "int64"), which wraps, or with te.cast(axis, "float64")'
             )
-        _check(v, where, f"stage {stage}", extents, shape)
+        inside.note(v)
+        _check(v, where, f"stage {stage}", extents, shape, inside)
+
+
+class _Inside:
+    """Nodes whose loads are inside by the ranges of their indices alone, whatever conditions stand around
+    them. So most of an expression is visited once, however often it is shared."""
+
+    def __init__(self, ranges: affine.Ranges, shape: Callable[[Load], tuple[int, ...]]) -> None:
+        self._ranges, self._shape = ranges, shape
+        self._known: dict[int, bool] = {}
+
+    def note(self, root: Expr) -> None:
+        """Look at an expression, which must live on."""
+        for x in E.distinct(root):
+            self._known[id(x)] = self._own(x) and all(self._known[id(k)] for k in E.children(x))
+
+    def __contains__(self, e: Expr) -> bool:
+        return self._known[id(e)]
+
+    def _own(self, e: Expr) -> bool:
+        match e:
+            case Load(indices=indices):
+                return all(map(self._index, indices, self._shape(e)))
+            case Const(value=int(v), dtype=E.INDEX):
+                return v in _LITERALS
+        return True
+
+    def _index(self, ix: Expr, n: int) -> bool:
+        if E.dtype_of(ix) != INDEX:
+            return False
+        low, high = interval(ix, self._ranges)
+        return low >= 0 and high < n
 
 
 def _check(
     e: Expr, guards: tuple[Expr, ...], what: str, extents: Mapping[str, int],
-    shape: Callable[[Load], tuple[int, ...]],
+    shape: Callable[[Load], tuple[int, ...]], inside: _Inside,
 ) -> None:  # fmt: skip
+    if e in inside:
+        return
     match e:
         case Select(cond=c, a=a, b=b):
-            _check(c, guards, what, extents, shape)
-            _check(a, (*guards, c), what, extents, shape)
-            _check(b, (*guards, Logic("not", (c,))), what, extents, shape)
+            _check(c, guards, what, extents, shape, inside)
+            _check(a, (*guards, c), what, extents, shape, inside)
+            _check(b, (*guards, Logic("not", (c,))), what, extents, shape, inside)
             return
         case Load(indices=indices):
             for d, (ix, n) in enumerate(zip(indices, shape(e), strict=True)):
@@ -79,7 +114,7 @@ def _check(
                 'te.cast(axis, "float64")'
             )
     for k in E.children(e):
-        _check(k, guards, what, extents, shape)
+        _check(k, guards, what, extents, shape, inside)
 
 
 def _check_index(

@@ -12,7 +12,7 @@ from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.errors import WorkloadError
-from schedules.expr import INDEX, Const, Expr, ExprLike, Load, Var
+from schedules.expr import INDEX, Const, Expr, ExprLike, Load, Var, numpys
 from schedules.te.any_order import check_any_order
 from schedules.te.bounded_axes import bounded, check_order, conditions, conjuncts
 from schedules.te.compute_dag import Reducer, operand
@@ -34,8 +34,9 @@ def placeholder(
     strides: int | Sequence[int] | None = None,
 ) -> Tensor:
     """An input of ``shape`` (elements) and ``dtype``: float16, bfloat16, float8_e4m3fn, float8_e5m2, float32,
-    float64, int8, uint8, int16, int32, int64 or bool. Some are for storage: floats of 16 and 8 bits are
-    computed with as float32, int8, uint8, int16 and bool as int32. `cast` makes them.
+    float64, int8, uint8, int16, uint16, int32, uint32, int64 or bool. Some are for storage: floats of 16
+    and 8 bits are computed with as float32, int8, uint8, int16, uint16 and bool as int32, uint32 as int64.
+    `cast` makes them.
 
     ``strides``: elements of memory from an index to the next, one for each dimension. None: row-major. 0
     repeats an element, a negative one walks backwards. The stride of an extent of 1 says nothing.
@@ -49,9 +50,9 @@ def placeholder(
     (1, 8)
     """
     what = f"placeholder {name}" if name else "placeholder"
-    extents = _shape(shape, what)
+    extents = shape_of(shape, what)
     steps = None if strides is None else _strides(strides, len(extents), what)
-    return Tensor(extents, check_dtype(dtype, what), _name(name), strides=steps)
+    return Tensor(extents, check_dtype(dtype, what), check_name(name), strides=steps)
 
 
 def reduce_axis(extent: Any, name: str | None = None, where: Any = None) -> IterVar:
@@ -111,16 +112,16 @@ def compute(
     ((8, 16), 'float32')
     """
     label = name if isinstance(name, str) else "_".join(name) if name else "(unnamed)"
-    dims = _shape(shape, f"stage {label}")
+    dims = shape_of(shape, f"stage {label}")
     taken = Taken()
-    ivars = [IterVar(n, e, False) for n, e in zip(_parameters(fn, len(dims), label), dims, strict=True)]
+    ivars = [IterVar(n, e, False) for n, e in zip(parameters(fn, len(dims), label), dims, strict=True)]
     env: dict[IterVar, Expr] = {v: Var(taken.add(v.name)) for v in ivars}
-    body = _called(fn, ivars, label)
+    body = called(fn, ivars, label)
     if isinstance(body, Reduction):
         many, values, reducer, raxes = len(body.values) > 1, body.values, body.reducer, body.axes
     else:
         many = isinstance(body, (tuple, list))
-        values = tuple(_value(x, label) for x in (body if many else (body,)))
+        values = tuple(value_of(x, label) for x in (body if many else (body,)))
         reducer, raxes = None, ()
     if not values:
         raise WorkloadError(f"stage {label} computes nothing; return at least one value")
@@ -128,10 +129,10 @@ def compute(
     names = {v: taken.add(v.name) for v in raxes}
     for v in raxes:
         env[v] = Var(names[v]) if isinstance(v.start, int) and v.start == 0 else (
-            affine.simplify(E.binary("+", _bind(E.wrap(v.start), env, label), Var(names[v])), {})
+            affine.simplify(E.binary("+", bind_axes(E.wrap(v.start), env, label), Var(names[v])), {})
         )
-    values = tuple(_bind(v, env, label) for v in values)
-    where = tuple(_bind(c, env, label) for v in raxes for c in v.where)
+    values = tuple(bind_axes(v, env, label) for v in values)
+    where = tuple(bind_axes(c, env, label) for v in raxes for c in v.where)
     op = Op(
         tuple((env[v].name, v.extent) for v in ivars),  # type: ignore[union-attr]
         tuple((names[v], v.extent) for v in raxes),
@@ -154,22 +155,24 @@ def compute(
     return outs if many else outs[0]
 
 
-def _called(fn: Callable[..., Any], axes: Sequence[IterVar], label: str) -> Any:
+def called(fn: Callable[..., Any], axes: Sequence[IterVar], label: str) -> Any:
     """What the function of a stage gives for its axes."""
     try:
         return fn(*axes)
     except (TypeError, ZeroDivisionError, AttributeError) as err:
-        asked = isinstance(err, AttributeError)  # numpy asks elements for methods named as its functions
-        if asked and not isinstance(getattr(err, "obj", None), (Expr, Tensor)):
-            raise  # a mistake in the function
-        numbers = asked or "ufunc" in str(err) or "real number" in str(err)
-        remedy = "; numpy and math compute with numbers: take te.exp, te.maximum and so on" if numbers else ""
-        raise WorkloadError(f"stage {label}: {err}{remedy}") from err
+        said: Exception = err
+        if isinstance(err, AttributeError):
+            if not isinstance(err.obj, (Expr, Tensor)):
+                raise  # a mistake in the function
+            said = numpys.refused(err.name or "")
+        elif "real number" in str(err):  # what math and float say
+            said = TypeError(f"{err}; {numpys.NUMBERS}")
+        raise WorkloadError(f"stage {label}: {said}") from err
     except RecursionError:
         raise too_deep(f"stage {label}") from None
 
 
-def _value(x: Any, label: str) -> Expr:
+def value_of(x: Any, label: str) -> Expr:
     if isinstance(x, Reduction):
         raise WorkloadError(
             f"stage {label}: a tuple holds a reduction; reduce several values together with te.reducer, "
@@ -187,7 +190,7 @@ def _value(x: Any, label: str) -> Expr:
     )
 
 
-def _bind(e: Expr, env: Mapping[IterVar, Expr], label: str) -> Expr:
+def bind_axes(e: Expr, env: Mapping[IterVar, Expr], label: str) -> Expr:
     """``e`` over the stage's own variables. Raises `WorkloadError` for axes of other stages."""
 
     def visit(x: Expr) -> Expr | None:
@@ -259,9 +262,12 @@ def _reducer(
             if isinstance(v, Reduction):
                 raise WorkloadError(repr(v))
             if isinstance(v, Tensor):
+                axes = axis if isinstance(axis, (tuple, list)) else (axis,)
+                names = [a.name for a in axes if isinstance(a, IterVar)]
+                over = "..." if not names else names[0] if len(names) == 1 else f"({', '.join(names)})"
                 raise WorkloadError(
                     f"te.{name} reduces elements, and {v!r} is a tensor; index it with axes, those that are "
-                    f"reduced too, as in te.{name}({element_of(v)}, axis=...)"
+                    f"reduced too, as in te.{name}({element_of(v, names)}, axis={over})"
                 )
             if not isinstance(v, Expr) or E.dtype_of(v) not in DTYPES:
                 got = E.dtype_of(v) if isinstance(v, Expr) else repr(v)
@@ -366,7 +372,7 @@ def _tuple(x: Any, n: int, what: str) -> tuple[Any, ...]:
 # --- names and shapes -------------------------------------------------------------------------
 
 
-def _shape(shape: Any, what: str) -> tuple[Any, ...]:
+def shape_of(shape: Any, what: str) -> tuple[Any, ...]:
     dims = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
     return tuple(_extent(n, what) for n in dims)
 
@@ -406,7 +412,7 @@ def _stride(s: Any, what: str) -> Any:
     return int(s)
 
 
-def _name(name: Any) -> str | None:
+def check_name(name: Any) -> str | None:
     if name is None:
         return None
     if not isinstance(name, str) or _identifier(name) != name:
@@ -418,12 +424,12 @@ def _output_names(name: str | Sequence[str] | None, n: int) -> tuple[str | None,
     if name is None:
         return (None,) * n
     if isinstance(name, str):
-        return (_name(name), *(_name(f"{name}_{i}") for i in range(1, n)))
+        return (check_name(name), *(check_name(f"{name}_{i}") for i in range(1, n)))
     if len(name) != n:
         raise WorkloadError(
             f"{len(name)} names {tuple(name)} for {n} outputs; give one for each, or one string"
         )
-    return tuple(_name(x) for x in name)
+    return tuple(check_name(x) for x in name)
 
 
 def _identifier(name: str) -> str:
@@ -433,10 +439,10 @@ def _identifier(name: str) -> str:
     return f"{text}_" if keyword.iskeyword(text) else text
 
 
-def _parameters(fn: Callable[..., Any], n: int, label: str) -> list[str]:
-    """Axis names from the parameters of ``fn``; ``*args`` stands for any number."""
+def parameters(fn: Callable[..., Any], n: int, label: str, first: int = 0) -> list[str]:
+    """Axis names from the parameters of ``fn``, without the ``first`` ones; ``*args`` stands for any number."""
     names: list[str] = []
-    for p in inspect.signature(fn).parameters.values():
+    for p in list(inspect.signature(fn).parameters.values())[first:]:
         if p.kind is p.VAR_POSITIONAL:
             names += [f"i{d}" for d in range(len(names), n)]
         elif p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty:

@@ -53,6 +53,8 @@ from schedules.te.rounding_expr import (
     wide,
     wrapped,
 )
+from schedules.te.scan_steps import run_scan
+from schedules.te.scans import groups
 
 Array = NDArray[Any]
 # Points of a block: its temporaries stay in the second cache.
@@ -102,7 +104,12 @@ def evaluate_with_bounds(
     )
     values, bounds = [], []
     with np.errstate(all="ignore"):
-        for stage in dag.stages:
+        together = {n: range(a, b + 1) for a, b in groups(dag) for n in range(a, b + 1)}
+        for n, stage in enumerate(dag.stages):
+            if n in together:
+                if n == together[n][0]:
+                    _scan(dag.stages[n : together[n][-1] + 1], known)
+                continue
             for t, (v, e) in zip(stage.outputs, _stage(stage, known), strict=True):
                 known.values[t.name] = v
                 if e is not None:
@@ -136,6 +143,23 @@ def _stored(v: Array, e: Array | None, dtype: str) -> tuple[Array, Array]:
                 out[np.isinf(errors[at : at + POINTS])] = np.inf
             out[np.isnan(out) | ((np.abs(part) + out > most) & np.isfinite(part) & (out > 0))] = np.inf
     return value, bound
+
+
+def _scan(stages: Sequence[Stage], known: ComputedTensors) -> None:
+    """Add what the stages of a scan make. The error of a step is handed on to the next one."""
+    for s in stages:
+        for t in s.outputs:
+            known.values[t.name] = np.zeros(t.shape, np.float64 if E.is_float(t.dtype) else t.dtype)
+
+    def put(s: Stage, at: tuple[Any, ...], made: Sequence[Value]) -> None:
+        for t, (v, e) in zip(s.outputs, made, strict=True):
+            known.values[t.name][at] = v
+            if e is not None:
+                if t.name not in known.errors:
+                    known.errors[t.name] = np.zeros(t.shape, bound_dtype(t.dtype))
+                known.errors[t.name][at] = kept(e, t.dtype)
+
+    run_scan(stages, known.values, lambda s: _stage(s, known), put)
 
 
 def _stage(stage: Stage, known: ComputedTensors) -> list[Value]:

@@ -15,9 +15,10 @@ from schedules import expr as E
 from schedules.distance import distance
 from schedules.dtypes import DTYPES, computed, is_storage
 from schedules.errors import WorkloadError
-from schedules.expr import INDEX, Binary, Call, Cast, Compare, Const, Expr, Fma, Load, Logic, Select, Var
+from schedules.expr import INDEX, Binary, Call, Cast, Compare, Const, Expr, Fma, Load, Logic, Select
 from schedules.functions import FUNCTIONS, unbounded
 from schedules.te.evaluator import BINARY, BlockEvaluator, cast
+from schedules.te.node_order import Outside, either, refuse, run, within
 from schedules.te.places import Choice
 
 Array = NDArray[Any]
@@ -135,6 +136,34 @@ def _some(e: Any) -> Any:
     return 0.0 if e is None else e
 
 
+def _parts(e: Expr) -> tuple[Expr, ...]:
+    """What the error of a node depends on: of a table its index alone, of a load what makes its indices
+    uncertain. Indices have none."""
+    table = E.lookup_of(e) if isinstance(e, Select) else None
+    return _parts_of_choices(e) if table is None else (table.index,)
+
+
+def _parts_of_choices(e: Expr) -> tuple[Expr, ...]:
+    """The same, of a table its comparisons."""
+    if E.dtype_of(e) == INDEX:
+        return ()
+    if isinstance(e, Load):
+        return tuple(x for i in e.indices for x in _uncertain(i))
+    if isinstance(e, Compare) and e.a == e.b:
+        return (e.a,)
+    return E.children(e)
+
+
+def _uncertain(index: Expr) -> tuple[Expr, ...]:
+    """What is read for an index and may make it another one."""
+    if not E.loads(index):
+        return ()
+    if isinstance(index, Cast):
+        return (index.a,)
+    conds = (index.cond,) if isinstance(index, Select) else ()
+    return (*conds, *(y for x in E.children(index) if E.dtype_of(x) == INDEX for y in _uncertain(x)))
+
+
 class ErrorScope:
     """Evaluates expressions on one block, each value with its error. ``times``: roundings of each
     operation."""
@@ -148,67 +177,78 @@ class ErrorScope:
     def value(self, e: Expr, mask: Any = True) -> Value:
         """The value of ``e`` at every point. Only points of ``mask`` must be valid. Raises
         `WorkloadError`."""
+        v, error, outside = run(e, _parts, self._node)
+        refuse(outside, mask)
+        return v, error
+
+    def _node(self, e: Expr, operands: list[tuple[Any, Any, Outside]]) -> tuple[Any, Any, Outside]:
+        """(value, error, where it has none) of a node, of those of its parts."""
+        values: list[Value] = [(v, error) for v, error, _ in operands]
+        outside = either(o for _, _, o in operands)
         if E.dtype_of(e) == INDEX:  # what is read through one that is uncertain may be any element
-            return self.scope.value(e, mask), None
+            v, beyond = self.scope.anywhere(e)
+            return v, None, beyond
+        if isinstance(e, Load):
+            return self._load(e, _anywhere([None if x is None else x > 0 for _, x in values]), outside)
+        if isinstance(e, Select) and len(operands) == 1:
+            return self._table(e, values[0][1])
+        if isinstance(e, Select):
+            if outside:
+                c, flips = values[0][0], _flips(values[0][1])
+                outside = either(
+                    (operands[0][2], within(operands[1][2], c | flips), within(operands[2][2], ~c | flips))
+                )
+            return *self._select(*values), outside
+        return *self._computed(e, values), outside
+
+    def _computed(self, e: Expr, values: list[Value]) -> Value:
+        """A node that neither loads nor chooses."""
         match e:
             case Const(value=v, dtype=d):
-                x = np.asarray(v).astype(d)
-                return wide(x), None
-            case Binary(op=op, a=a, b=b):
-                return self._binary(op, E.dtype_of(a), self.value(a, mask), self.value(b, mask))
-            case Compare(op=op, a=a, b=b):
-                if a == b:  # the same value, whatever its error: only NaN differs from itself
-                    x, _ = self.value(a, mask)
-                    return BINARY[op](x, x), None
-                return self._compare(op, self.value(a, mask), self.value(b, mask))
-            case Logic(op=op, args=args):
-                return self._logic(op, [self.value(x, mask) for x in args])
-            case Call(fn=fn, args=args):
-                return self._call(fn, E.dtype_of(e), [self.value(x, mask) for x in args])
-            case Fma(a=a, b=b, c=c):  # the product may be rounded or not
+                return wide(np.asarray(v).astype(d)), None
+            case Binary(op=op, a=a):
+                return self._binary(op, E.dtype_of(a), *values)
+            case Compare(op=op):
+                if len(values) == 1:  # the same value, whatever its error: only NaN differs from itself
+                    return BINARY[op](values[0][0], values[0][0]), None
+                return self._compare(op, *values)
+            case Logic(op=op):
+                return self._logic(op, values)
+            case Call(fn=fn):
+                return self._call(fn, E.dtype_of(e), values)
+            case Fma(a=a):  # the product may be rounded or not
                 d = E.dtype_of(a)
-                product = self._binary("*", d, self.value(a, mask), self.value(b, mask))
-                return self._binary("+", d, product, self.value(c, mask))
+                return self._binary("+", d, self._binary("*", d, *values[:2]), values[2])
             case Cast(dtype=d, a=a):
-                return self._cast(E.dtype_of(a), d, self.value(a, mask))
-            case Select():
-                return self._select(e, mask)
-            case Load(buffer=name):
-                known = self._error(e, mask) if name in self.known.errors else None
-                open_ = self._elsewhere(e, mask)
-                if open_ is not None:
-                    known = np.where(open_, np.inf, _some(known))
-                if known is not None and e.dtype == "bool":
-                    known = known > 0
-                return self.scope.load(e, mask), known
-            case Var():
-                return self.scope.value(e), None
+                return self._cast(E.dtype_of(a), d, values[0])
         raise WorkloadError(f"stage {self.stage}: {E.show(e)} cannot be evaluated")
 
-    def _elsewhere(self, e: Load, mask: Any) -> Any:
-        """Where a load may read another element, as one of its indices is uncertain; None: nowhere."""
-        found = [self._moves(i, mask) for i in e.indices]
-        return _anywhere(found)
+    def _load(self, e: Load, open_: Any, outside: Outside) -> tuple[Any, Any, Outside]:
+        """What is loaded. Indices are values, not errors. ``open_``: where a load may read another element,
+        as one of its indices is uncertain; None: nowhere."""
+        found = [self.scope.anywhere(i) for i in e.indices]
+        at, beyond = self.scope.places(e, [i for i, _ in found])
+        known = self.known.errors.get(e.buffer)
+        if known is not None and e.indices:
+            known = np.asarray(known[at])
+        if open_ is not None:
+            known = np.where(open_, np.inf, _some(known))
+        if known is not None and e.dtype == "bool":
+            known = known > 0
+        return self.scope.load(e, at), known, either((outside, *(o for _, o in found), beyond))
 
     def moves(self, places: Sequence[Expr]) -> Any:
         """Where one of some indices may be another, as it is read from what is uncertain; None: nowhere."""
-        return _anywhere([self._moves(i, True) for i in places])
+        found = [self.value(x)[1] for i in places for x in _uncertain(i)]
+        return _anywhere([None if e is None else e > 0 for e in found])
 
-    def _moves(self, index: Expr, mask: Any) -> Any:
-        """Where an index may be another, because of what is read for it; None: nowhere."""
-        if not E.loads(index):
-            return None
-        if isinstance(index, Cast):
-            error = self.value(index.a, mask)[1]
-            return None if error is None else error > 0
-        found = [self.value(index.cond, mask)[1]] if isinstance(index, Select) else []
-        found += [self._moves(x, mask) for x in E.children(index) if E.dtype_of(x) == INDEX]
-        return _anywhere(found)
-
-    def _error(self, e: Load, mask: Any) -> Array:
-        """The errors of the loaded elements. Indices are values, not errors."""
-        errors = self.known.errors[e.buffer]
-        return np.asarray(errors[self.scope.places(e, mask)] if e.indices else errors)
+    def _table(self, e: Expr, uncertain: Any) -> tuple[Any, Any, Outside]:
+        """A table whose index is certain; else it is what its comparisons tell."""
+        if uncertain is None:
+            v, outside = self.scope.anywhere(e)
+            return wide(v), None, outside
+        found: tuple[Any, Any, Outside] = run(e, _parts_of_choices, self._node)
+        return found
 
     def _binary(self, op: str, dtype: str, x: Value, y: Value) -> Value:
         (a, ea), (b, eb) = x, y
@@ -262,14 +302,9 @@ class ErrorScope:
         near = np.asarray(near) & ~np.asarray(settled)
         return v, near if near.any() else None
 
-    def _select(self, chosen: Select, mask: Any) -> Value:
-        table = E.lookup_of(chosen)
-        if table is not None and self.value(table.index, mask)[1] is None:
-            return wide(self.scope.value(chosen, mask)), None
-        c, a, b = chosen.cond, chosen.a, chosen.b
-        cond, near = self.value(c, mask)
+    def _select(self, chosen: Value, one: Value, other: Value) -> Value:
+        (cond, near), (x, ex), (y, ey) = chosen, one, other
         open_ = _flips(near)
-        (x, ex), (y, ey) = self.value(a, mask & (cond | open_)), self.value(b, mask & (~cond | open_))
         v: Any = np.where(cond, x, y)
         if v.dtype == bool:
             flips = np.where(cond, _flips(ex), _flips(ey)) | (open_ & ((x != y) | _flips(ex) | _flips(ey)))
@@ -279,8 +314,8 @@ class ErrorScope:
             return v, e
         same = (x == y) | (np.isnan(x) & np.isnan(y)) if v.dtype.kind == "f" else x == y
         apart = np.where(same, 0, distance(x, y))
-        other = np.where(cond, _some(ey), _some(ex)) + np.where(np.isnan(apart), np.inf, apart)
-        return v, np.where(near, np.maximum(_some(e), other), _some(e))
+        off = np.where(cond, _some(ey), _some(ex)) + np.where(np.isnan(apart), np.inf, apart)
+        return v, np.where(near, np.maximum(_some(e), off), _some(e))
 
     def ends(self, e: Expr, mask: Any = True) -> tuple[Any, Any]:
         """(least, largest) that ``e`` may be; of an uncertain select, of both of its values."""

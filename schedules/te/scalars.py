@@ -4,27 +4,56 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
+from typing import cast as cast_
 
 import numpy as np
 
 from schedules import expr as E
-from schedules.dtypes import DTYPES, computed, is_float, is_integer, is_storage
+from schedules.dtypes import DTYPES, computed, is_float, is_integer, is_storage, rounded
 from schedules.errors import WorkloadError, suggest
 from schedules.expr import INDEX, Const, Expr, ExprLike
 from schedules.functions import FUNCTIONS, Function
+
+Function_ = TypeVar("Function_", bound=Callable[..., Any])
 
 # A Python float, for use where a number is; also -inf.
 inf = math.inf
 
 
+def of_elements(f: Function_) -> Function_:
+    """A function of `te` that refuses whole tensors and reductions by what to write in their place."""
+
+    @wraps(f)
+    def checked(*args: Any, **named: Any) -> Any:
+        for x in (*args, *named.values()):
+            if isinstance(x, Expr):
+                continue
+            if hasattr(x, "reducer"):  # a reduction says itself what to do
+                raise WorkloadError(repr(x))
+            if hasattr(x, "shape") and hasattr(x, "op"):
+                element = element_of(x) if len(args) > 1 else f"te.{f.__name__}({element_of(x)})"
+                raise WorkloadError(
+                    f"te.{f.__name__} takes elements, and {x!r} is a tensor; write {element} in a te.compute"
+                )
+        return f(*args, **named)
+
+    return cast_(Function_, checked)
+
+
+def element_of(x: Any, last: Sequence[str] = ()) -> str:
+    """How an element of a tensor is written, such as ``A[i, j]``. ``last``: names of its last axes."""
+    first = ["ijkl"[n : n + 1] or f"i{n}" for n in range(len(x.shape) - len(last))]
+    return f"{x.name or 'x'}[{', '.join([*first, *last][-len(x.shape) :]) or '()'}]"
+
+
 # {what others call a dtype: its name here}.
 SHORT = {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32", "float": "float32"}
 SHORT |= {"f32": "float32", "fp64": "float64", "double": "float64"}
-SHORT |= {"short": "int16", "int": "int32", "long": "int64"}
+SHORT |= {"short": "int16", "int": "int32", "long": "int64", "ushort": "uint16", "uint": "uint32"}
 # {a dtype that is not here: one that has its values}.
-WIDER = {"uint16": "int32", "uint32": "int64", "float128": "float64"}
-WIDER |= {"longdouble": "float64", "ushort": "int32"}
+WIDER = {"float128": "float64", "longdouble": "float64"}
 
 
 def check_dtype(dtype: Any, what: str) -> str:
@@ -34,7 +63,7 @@ def check_dtype(dtype: Any, what: str) -> str:
         return text
     try:
         name = "" if dtype is None or isinstance(dtype, str) else np.dtype(dtype).name
-    except TypeError:
+    except (TypeError, ValueError):  # numpy looks for a dtype in what it is given
         name = ""
     if name not in DTYPES:
         remedy = _instead(text, name)
@@ -50,11 +79,12 @@ def _instead(text: str, name: str) -> str:
     if known == "uint64":
         return "; int64 has its values below 2**63"
     if known.startswith(("complex", "cfloat", "cdouble")):
-        return "; keep real and imaginary parts in a tensor each, which one stage may make"
+        return "; keep real and imaginary parts in a tensor each, which one stage may make, or side by side"
     close = f" (did you mean {SHORT[text]!r}?)" if text in SHORT else suggest(text, DTYPES)
     return f"{close}; choose one of these"
 
 
+@of_elements
 def const(value: int | float, dtype: str) -> Const:
     """A literal of ``dtype``, for floats also NaN and, where they have it, ``te.inf``. Raises `WorkloadError`
     for another infinity, and if an integer dtype cannot hold it.
@@ -66,6 +96,10 @@ def const(value: int | float, dtype: str) -> Const:
         fits = int(value) == value and int(value) in DTYPES[dtype].range
     except (OverflowError, ValueError):  # an integer beyond all floats, an infinity or NaN
         fits = False
+    except TypeError:
+        given: Any = value
+        got = f"{E.show(given)}; use te.cast(x, {dtype!r})" if isinstance(given, Expr) else repr(given)
+        raise WorkloadError(f"te.const makes a literal of a number, got {got}") from None
     if not fits:
         remedy = "choose another dtype"
         if value in (inf, -inf):
@@ -74,6 +108,7 @@ def const(value: int | float, dtype: str) -> Const:
     return Const(bool(value) if dtype == "bool" else int(value), dtype)
 
 
+@of_elements
 def max_value(dtype: str) -> Const:
     """The largest finite value of ``dtype``. For floats ``te.inf`` is larger: a minimum that may meet
     infinities starts there.
@@ -81,6 +116,7 @@ def max_value(dtype: str) -> Const:
     return const(_finite(dtype, "max"), dtype)
 
 
+@of_elements
 def min_value(dtype: str) -> Const:
     """The lowest finite value of ``dtype``. For floats ``-te.inf`` is lower: a maximum that may meet
     infinities starts there.
@@ -102,10 +138,11 @@ def limit(dtype: str, sign: int) -> Const:
     return max_value(dtype) if sign > 0 else min_value(dtype)
 
 
+@of_elements
 def cast(value: ExprLike, dtype: str, saturate: bool = False) -> Expr:
     """``value`` as ``dtype``. Float to int truncates towards zero and ends at the largest and least. A dtype
     of storage is made by way of the one that it is computed with: floats of 16 and 8 bits round a float32,
-    int8 and uint8 keep the low bits of an int32. Beyond its largest number float8_e4m3fn is NaN, for it has
+    int8, uint8, int16 and uint16 keep the low bits of an int32, uint32 those of an int64. Beyond its largest number float8_e4m3fn is NaN, for it has
     no infinity. bool is whether ``value`` is not 0; a condition is 0 or 1.
 
     ``saturate``: if ``dtype`` has fewer numbers, what is beyond its largest or its least becomes that,
@@ -135,6 +172,8 @@ def _saturated(e: Expr, new: str) -> Expr:
         e = cast(e, computed(new))
     old, ends = computed(E.dtype_of(e)), (_finite(new, "min"), _finite(new, "max"))
     if is_float(old):
+        if is_storage(new) and is_integer(new) and rounded(ends[1], old) != ends[1]:
+            return _saturated(cast(e, computed(new)), new)  # no float is the largest
         fewer = is_storage(new) if is_integer(new) else ends[1] < DTYPES[old].largest
         return clip(e, *map(float, ends)) if fewer else e  # (a cast to int32 or int64 ends by itself)
     if is_float(new):
@@ -144,6 +183,7 @@ def _saturated(e: Expr, new: str) -> Expr:
     return e if (low, high) == (values[0], values[-1]) else clip(e, low, high)
 
 
+@of_elements
 def select(cond: Expr, a: ExprLike, b: ExprLike) -> Expr:
     """``a`` where ``cond`` holds, else ``b``. Only the chosen side is evaluated.
     ``cond``: of axes, or of elements. Raises `WorkloadError` for what is no condition.
@@ -155,7 +195,7 @@ def select(cond: Expr, a: ExprLike, b: ExprLike) -> Expr:
     return E.select(c, a, b)
 
 
-if_then_else = select
+if_then_else = where = select
 
 
 def _cond(c: Any, what: str) -> Expr:
@@ -168,18 +208,21 @@ def _cond(c: Any, what: str) -> Expr:
     )
 
 
+@of_elements
 def equal(a: ExprLike, b: ExprLike) -> Expr:
     """Whether two values are equal.
     Example: ``te.equal(n[i], 0)``."""
     return E.compare("==", a, b)
 
 
+@of_elements
 def not_equal(a: ExprLike, b: ExprLike) -> Expr:
     """Whether two values differ.
     Example: ``te.not_equal(n[i], m[i])``."""
     return E.compare("!=", a, b)
 
 
+@of_elements
 def all(*conds: Expr) -> Expr:
     """Whether every condition holds.
     Raises `WorkloadError` for what is none.
@@ -187,6 +230,7 @@ def all(*conds: Expr) -> Expr:
     return E.all_of(*(_cond(c, "te.all") for c in conds))
 
 
+@of_elements
 def any(*conds: Expr) -> Expr:
     """Whether some condition holds.
     Raises `WorkloadError` for what is none.
@@ -194,6 +238,7 @@ def any(*conds: Expr) -> Expr:
     return E.any_of(*(_cond(c, "te.any") for c in conds))
 
 
+@of_elements
 def logical_not(cond: Expr) -> Expr:
     """Whether a condition does not hold.
     Raises `WorkloadError` for what is none.
@@ -202,6 +247,7 @@ def logical_not(cond: Expr) -> Expr:
     return Const(not c.value, "bool") if isinstance(c, Const) else E.Logic("not", (c,))
 
 
+@of_elements
 def fma(a: ExprLike, b: ExprLike, c: ExprLike) -> Expr:
     """``a * b + c`` in floating point, in one instruction if the processor has it: the product is then not
     rounded, else it is. All else is rounded as written.
@@ -214,10 +260,11 @@ def fma(a: ExprLike, b: ExprLike, c: ExprLike) -> Expr:
         raise WorkloadError(f"te.fma: {err}") from None
 
 
-minimum = E.minimum
-maximum = E.maximum
+minimum = of_elements(E.minimum)
+maximum = of_elements(E.maximum)
 
 
+@of_elements
 def clip(x: ExprLike, low: ExprLike, high: ExprLike) -> Expr:
     """``x`` cut off at ``low``, then at ``high``; NaN if one is NaN. Of integers too. Exact.
     Example: ``te.clip(x[i], -1.0, 1.0)``."""
@@ -239,9 +286,10 @@ def lookup(values: Sequence[float], index: Expr, dtype: str = "float32") -> Expr
             f"te.lookup needs an index of integers of a tensor, got {E.dtype_of(given)}; cast it, e.g. "
             'te.cast(index, "int32")'
         )
-    if not 2 <= len(values) <= E.MOST_ENTRIES:
+    number = len(values) if hasattr(values, "__len__") else f"a {type(values).__name__}"
+    if isinstance(number, str) or not 2 <= number <= E.MOST_ENTRIES:
         raise WorkloadError(
-            f"te.lookup takes 2 to {E.MOST_ENTRIES} values, got {len(values)}; read a larger table from a "
+            f"te.lookup takes 2 to {E.MOST_ENTRIES} values, got {number}; read a larger table from a "
             "tensor, as in table[index]"
         )
     if is_storage(check_dtype(dtype, "te.lookup")):
@@ -260,24 +308,11 @@ def _operand(fn: str, x: Any) -> Expr:
     if isinstance(x, (int, float)) and not isinstance(x, bool):
         x = Const(float(x), "float32")
     if not isinstance(x, Expr) or not E.is_float(E.dtype_of(x)):
-        if hasattr(x, "reducer"):  # a reduction says itself what to do
-            raise WorkloadError(repr(x))
-        if hasattr(x, "shape") and hasattr(x, "op"):
-            raise WorkloadError(
-                f"te.{fn} takes one element, and {x!r} is a tensor; "
-                f"write te.{fn}({element_of(x)}) in a te.compute"
-            )
         got = f"dtype {E.dtype_of(x)}" if isinstance(x, Expr) else repr(x)
         raise WorkloadError(
             f'te.{fn} needs a floating-point expression, got {got}; use te.cast(x, "float32")'
         )
     return E.widen(x)
-
-
-def element_of(x: Any) -> str:
-    """How an element of a tensor is written, such as ``A[i, j]``."""
-    at = ", ".join("ijkl"[n : n + 1] or f"i{n}" for n in range(len(x.shape)))
-    return f"{x.name or 'x'}[{at or '()'}]"
 
 
 def _of_row(row: Function) -> Callable[..., Expr]:
@@ -296,13 +331,14 @@ def _of_row(row: Function) -> Callable[..., Expr]:
         given, right = "x[i], y[i]", "both are floating point, of one dtype"
     f.__name__ = f.__qualname__ = row.name
     f.__doc__ = f"{row.doc} Raises `WorkloadError` unless {right}.\nExample: ``te.{row.name}({given})``."
-    return f
+    return of_elements(f)
 
 
 # {name: function of `te`} of the rows that have a text.
 OF_ROWS = {row.name: _of_row(row) for row in FUNCTIONS.values() if row.doc}
 
 
+@of_elements
 def rsqrt(x: ExprLike) -> Expr:
     """1 / sqrt(x), each rounded: on CPUs within 1.5 ulp; infinite for zeros, of their sign. Raises
     `WorkloadError` unless x is floating point.
@@ -310,6 +346,7 @@ def rsqrt(x: ExprLike) -> Expr:
     return E.binary("/", 1.0, E.Call("sqrt", (_operand("rsqrt", x),)))
 
 
+@of_elements
 def pow(x: ExprLike, y: ExprLike) -> Expr:
     """x to the power of y, as ``x ** y``. On CPUs within 2 ulp, with the special values of C: NaN for a
     negative x unless y is whole, 1 where y is 0 or x is 1.
@@ -323,6 +360,7 @@ def pow(x: ExprLike, y: ExprLike) -> Expr:
         raise WorkloadError(f"te.pow: {err}") from None
 
 
+@of_elements
 def remainder(x: ExprLike, y: ExprLike) -> Expr:
     """The remainder of x / y with the sign of y, as torch.remainder: that of `fmod`, plus y where its sign is
     another; so rounded at most once. A zero has the sign of x. Raises as `fmod`.
@@ -332,6 +370,7 @@ def remainder(x: ExprLike, y: ExprLike) -> Expr:
     return select(_rounded_up(q, rest), rest + q.b, rest)
 
 
+@of_elements
 def floor_divide(x: ExprLike, y: ExprLike) -> Expr:
     """The largest whole number that is not above x / y, by way of the remainder, as Python, numpy and torch
     have ``x // y`` of floats: NaN where x is infinite, x / y where y is 0. Exact up to 2^22 (of float64
@@ -361,18 +400,21 @@ def _quotient(fn: str, x: ExprLike, y: ExprLike) -> E.Binary:
     return q
 
 
+@of_elements
 def abs(x: ExprLike) -> Expr:
     """The absolute value of x, of integers too.
     Example: ``te.abs(x[i] - y[i])``."""
     return E.absolute(x if isinstance(x, Expr) else _operand("abs", x))
 
 
+@of_elements
 def isnan(x: Expr) -> Expr:
     """Whether x is NaN, a condition. Of integers it never holds.
     Example: ``te.isnan(x[i])``."""
     return E.compare("!=", x, x) if E.is_float(E.dtype_of(x)) else E.FALSE
 
 
+@of_elements
 def isfinite(x: Expr) -> Expr:
     """Whether x is neither infinite nor NaN, a condition. Of integers it always holds.
     Example: ``te.isfinite(x[i])``."""
@@ -389,14 +431,16 @@ def _bits(fn: str, op: str, x: ExprLike, y: ExprLike) -> Expr:
         raise WorkloadError(f"te.{fn}: {err}") from None
 
 
+@of_elements
 def left_shift(x: ExprLike, y: ExprLike) -> Expr:
     """``x << y`` of integers: x times 2**y, which wraps. As in numpy, 0 where y is below 0 or not below the
-    number of bits. int8, uint8, int16 and bool are computed with as int32, so cast to get one of them. Raises
+    number of bits. int8, uint8, int16, uint16 and bool are computed with as int32, uint32 as int64, so cast to get one of them. Raises
     `WorkloadError` for floating point and operands of different dtypes.
     Example: ``te.left_shift(n[i], 3)``."""
     return _bits("left_shift", "<<", x, y)
 
 
+@of_elements
 def right_shift(x: ExprLike, y: ExprLike) -> Expr:
     """``x >> y`` of integers: x divided by 2**y, rounded down. As in numpy, 0 or -1, by the sign of x, where
     y is below 0 or not below the number of bits. Dtypes and errors as of `left_shift`.
@@ -404,6 +448,7 @@ def right_shift(x: ExprLike, y: ExprLike) -> Expr:
     return _bits("right_shift", ">>", x, y)
 
 
+@of_elements
 def bitwise_and(x: ExprLike, y: ExprLike) -> Expr:
     """``x & y``: the bits that both integers have; of conditions, whether both hold. Dtypes and errors as of
     `left_shift`.
@@ -411,6 +456,7 @@ def bitwise_and(x: ExprLike, y: ExprLike) -> Expr:
     return _bits("bitwise_and", "&", x, y)
 
 
+@of_elements
 def bitwise_or(x: ExprLike, y: ExprLike) -> Expr:
     """``x | y``: the bits that one of the integers has; of conditions, whether one holds. Dtypes and errors
     as of `left_shift`.
@@ -418,6 +464,7 @@ def bitwise_or(x: ExprLike, y: ExprLike) -> Expr:
     return _bits("bitwise_or", "|", x, y)
 
 
+@of_elements
 def bitwise_xor(x: ExprLike, y: ExprLike) -> Expr:
     """``x ^ y``: the bits in which two integers differ; of conditions, whether they differ. Dtypes and errors
     as of `left_shift`.
@@ -425,6 +472,7 @@ def bitwise_xor(x: ExprLike, y: ExprLike) -> Expr:
     return _bits("bitwise_xor", "^", x, y)
 
 
+@of_elements
 def bitwise_not(x: Expr) -> Expr:
     """``~x``: -1 - x for integers; of a condition, whether it does not hold. Dtypes and errors as of
     `left_shift`.

@@ -12,7 +12,7 @@ from schedules.expr import INDEX, Const, Expr, Var
 from schedules.te.compute_dag import Reducer, operand
 from schedules.te.dims import dims_of
 from schedules.te.inside import check_loads, decide
-from schedules.te.language import _bind, _called, _name, _parameters, _shape, _value, compute
+from schedules.te.language import bind_axes, called, check_name, compute, parameters, shape_of, value_of
 from schedules.te.scalars import cast, const, limit
 from schedules.te.size import check_size
 from schedules.te.tensors import IterVar, Op, Tensor, held_inside
@@ -163,26 +163,26 @@ def _scatter(
         if not isinstance(into, Tensor):
             raise WorkloadError(f"{label}: it has no shape; give shape=, or a tensor into=")
         shape = into.shape
-    dims = _shape(shape, label)
+    dims = shape_of(shape, label)
     if not dims:
         raise WorkloadError(f"{label}: a tensor of no dimensions has one place; reduce instead")
     if isinstance(into, Tensor) and into.shape != dims:
         raise WorkloadError(f"{label}: into is {into!r}, and the shape {list(dims)}; give one of that shape")
-    points = _shape(over, f"{label}: over")
+    points = shape_of(over, f"{label}: over")
     if not points:
         raise WorkloadError(f"{label}: over has no extents; give those of the points, over=(n,)")
     if dims_of([*dims, *points]):
         raise WorkloadError(f"{label}: its sizes vary; scatters have fixed sizes: give numbers")
-    names = _parameters(index, len(points), label)
+    names = parameters(index, len(points), label)
     ivars = [IterVar(n, e, True) for n, e in zip(names, points, strict=True)]
-    at = _called(index, ivars, label)
+    at = called(index, ivars, label)
     at = tuple(at) if isinstance(at, (tuple, list)) else (at,)
     if len(at) != len(dims):
         raise WorkloadError(
             f"{label}: {len(at)} indices for {len(dims)} dimensions; return one for each dimension"
         )
-    _parameters(value, len(points), label)
-    term = E.widen(_value(_called(value, ivars, label), label))
+    parameters(value, len(points), label)
+    term = E.widen(value_of(called(value, ivars, label), label))
     op = _op(how, dims, ivars, at, term, mode, label, None if into is not None else name)
     made = Tensor(dims, E.dtype_of(op.values[0]), op.names[0], op)
     return made if into is None else _joined(how, made, into, label, name)
@@ -201,7 +201,7 @@ def _op(
     extents = {env[v].name: int(v.extent) for v in ivars}
     places, inside = list[Expr](), list[Expr]()
     for d, (i, n) in enumerate(zip(at, dims, strict=True)):
-        i = _bind(_index(i, label), env, label)
+        i = bind_axes(_index(i, label), env, label)
         if E.dtype_of(i) == INDEX and not E.loads(i):
             known = tuple((v, k) for v, k in extents.items() if v in E.variables(i))
             if decide(i, n, known, ()) is None:
@@ -215,7 +215,7 @@ def _op(
     axes = [
         (env[free[d]].name if d in free else taken.add("bin"), n) for d, n in enumerate(dims)
     ]
-    term = _bind(term, env, label)
+    term = bind_axes(term, env, label)
     dtype = E.dtype_of(term)
     if dtype not in DTYPES:
         raise WorkloadError(f"{label}: the value {E.show(term)} has dtype {dtype}; convert it with te.cast")
@@ -228,7 +228,7 @@ def _op(
     if not reduced:  # each term has an element of its own
         reduced = ((taken.add("once"), 1),)
     check_size([term, *places], label)
-    op = Op(tuple(axes), reduced, (term,), reducer, (_name(name),), (), tuple(places))
+    op = Op(tuple(axes), reduced, (term,), reducer, (check_name(name),), (), tuple(places))
     if not dims_of(n for t in op.reads() for n in t.shape):
         check_loads(label, loaded, extents, lambda e: tuple(map(int, e.tensor.shape)))  # type: ignore[attr-defined]
     return op

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from schedules import expr as E
 from schedules.dtypes import DTYPES, is_integer
 from schedules.errors import WorkloadError
-from schedules.expr import INDEX, Cast, Const, Expr, Load, Var
+from schedules.expr import INDEX, Cast, Const, Expr, Load, Var, numpys
 from schedules.loads import with_loads
 from schedules.te.compute_dag import Axis, ComputeDAG, Reducer, Stage
 from schedules.te.compute_dag import Tensor as DagTensor
@@ -18,7 +18,7 @@ from schedules.te.dims import Dim, at_sizes, check_stride, dims_of, extent_at, s
 from schedules.te.extent import Extent, written
 from schedules.te.marks import unmarked
 from schedules.te.open_sizes import untold, with_room
-from schedules.te.scalars import cast
+from schedules.te.scalars import cast, element_of
 from schedules.te.unique import Taken
 
 NO_SIZES: Mapping[Dim, int] = MappingProxyType({})
@@ -55,13 +55,25 @@ class IterVar(Var):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Carry:
+    """What makes a tensor the state of a scan. ``axes``: its dimensions along which steps run one after
+    another, the outermost first. ``step``: 1 from the first point on, -1 from the last one. ``read``: an
+    element, of the state and indices. ``stored``: the tensor that each step stores, once `te.scan` is told."""
+
+    axes: tuple[int, ...]
+    step: int
+    read: Callable[[Tensor, tuple[Expr, ...]], Expr]
+    stored: list[Tensor]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
     """A multi-dimensional value: an input (``op`` is None), or output ``index`` of stage ``op``. ``shape``:
     integers, and expressions of dimensions where it varies. ``name``: None until `dag` gives one, unless the
     user gave one. ``strides``: of an input, in elements; None: it is row-major.
 
-    ``A[i, j]`` is one element. An index is arithmetic over axes, or an integer (int8, uint8, int16, int32,
-    int64) that is read from tensors: ``W[ids[i], j]`` is a row of ``W`` for each element of ``ids``. That is
+    ``A[i, j]`` is one element. An index is arithmetic over axes, or an integer (int8 to int64, or
+    uint8 to uint32) that is read from tensors: ``W[ids[i], j]`` is a row of ``W`` for each element of ``ids``. That is
     its first row for elements below 0, its last for those beyond. Raises `WorkloadError` for other
     indices."""
 
@@ -71,6 +83,7 @@ class Tensor:
     op: Op | None = None
     index: int = 0
     strides: tuple[Any, ...] | None = None
+    carry: Carry | None = None
 
     def __copy__(self) -> Tensor:
         """Itself, because a tensor does not change and is compared by identity."""
@@ -92,6 +105,8 @@ class Tensor:
                 f"[{', '.join(map(str, items))}]; give one index a dimension"
             )
         at = tuple(self._index(d, x) for d, x in enumerate(items))
+        if self.carry is not None:
+            return self.carry.read(self, at)
         return TensorLoad(self.name or "tensor", at, self.dtype, self)
 
     def _index(self, d: int, x: Any) -> Expr:
@@ -114,18 +129,30 @@ class Tensor:
         return E.wrap(x)
 
     def _misused(self, *_: Any, **__: Any) -> NoReturn:
-        raise WorkloadError(
-            f"{self!r} is no array that can be computed with: say what an element is, "
-            "as in te.compute(shape, lambda i, j: x[i, j] + y[i, j])"
-        )
+        self._refuse("")
+
+    def _refuse(self, word: str) -> NoReturn:
+        """Raise `WorkloadError`. ``word``: the function of `te` that was meant, if one was."""
+        how = "say what an element is, as in te.compute(shape, lambda i, j: x[i, j] + y[i, j])"
+        if word:
+            last = ("k",) if word in numpys.REDUCTIONS else ()
+            example = f"te.{word}({element_of(self, last)}, axis=k)" if last else element_of(self)
+            how = f"te.{word} takes its elements in a te.compute, as in {example}"
+        raise WorkloadError(f"{self!r} is no array that can be computed with: {how}")
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = _misused
     __matmul__ = __rmatmul__ = __truediv__ = __rtruediv__ = __floordiv__ = __mod__ = __pow__ = _misused
-    __array_function__ = __abs__ = __round__ = _misused
+    __abs__ = __round__ = _misused
 
-    def __array_ufunc__(self, ufunc: Any, *_: Any, **__: Any) -> bool:
+    def __array_function__(self, function: Any, *_: Any, **__: Any) -> NoReturn:
+        self._refuse(numpys.word(function.__name__))
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *_: Any, **__: Any) -> bool:
         """numpy asks its operands, in place of computing with each element. A tensor is no array's equal."""
-        return ufunc.__name__ == "not_equal" if "equal" in ufunc.__name__ else self._misused()
+        name = ufunc.__name__
+        if name in ("equal", "not_equal"):
+            return bool(name == "not_equal")
+        self._refuse("" if name in numpys.OPERATORS else numpys.word(name))
 
     def __iter__(self) -> NoReturn:
         raise WorkloadError(f"{self!r} cannot be iterated; index it inside te.compute")
@@ -240,6 +267,11 @@ def marked_dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -
         raise WorkloadError("the operator's tensors hold no output; list the result of te.compute too")
     ops, leaves = discover([t.op for t in computed if t.op is not None])
     for t in leaves:
+        if t.carry is not None:
+            raise WorkloadError(
+                f"{t!r} is the state of a scan, and nothing is stored in it; say what a step stores: "
+                f"out = te.scan({t.name or 'state'}, value)"
+            )
         if t not in listed:
             raise WorkloadError(
                 f"{t!r} is read but not listed; list every input, "
@@ -260,6 +292,7 @@ def marked_dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -
     _check_open(inputs, ops, sizes)
     taken = {n for t in inputs for n in [t.name] if n} | {n for op in ops for n in op.names if n}
     names = _assign(inputs, ops, taken)
+    scans = scan_axes(ops)
     stages = []
     for op in ops:
         values, where, places = (
@@ -268,7 +301,7 @@ def marked_dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -
         axes, reduce_axes = _axes(op.axes, sizes), _axes(op.reduce_axes, sizes)
         shape = tuple(a.extent for a in axes)
         outs = tuple(DagTensor(names[op, i], shape, E.dtype_of(v)) for i, v in enumerate(values))
-        stages.append(Stage(outs, axes, reduce_axes, values, op.reducer, where, places, op.scan))
+        stages.append(Stage(outs, axes, reduce_axes, values, op.reducer, where, places, scans.get(op, ())))
     try:
         return ComputeDAG(
             tuple(_input(names[t, 0], t, sizes) for t in inputs),
@@ -341,27 +374,111 @@ def _axes(axes: tuple[tuple[str, Any], ...], sizes: Mapping[Dim, int]) -> tuple[
 
 
 def key(t: Tensor) -> Key:
-    """The placeholder itself, or the stage and the number of its output."""
+    """The placeholder itself, or the stage and the number of its output. Of a state: that of what it stores."""
+    if t.carry is not None and t.carry.stored:
+        return key(t.carry.stored[0])
     return (t if t.op is None else t.op), t.index
 
 
 def discover(roots: Iterable[Op]) -> tuple[list[Op], list[Tensor]]:
-    """Stages in topological order (depth first, reads left to right) and the placeholders met."""
+    """Stages in topological order (depth first, reads left to right) and the placeholders met. The stages of
+    a scan, which read what later ones store, stand one after another."""
     order: dict[Op, None] = {}
     leaves: dict[Tensor, None] = {}
-    stack = [(op, False) for op in reversed(list(roots))]
-    while stack:
-        op, ready = stack.pop()
-        if op in order:
+    stored: dict[Op, None] = {}
+    todo = list(roots)
+    while todo:
+        stack = [(op, False) for op in reversed(todo)]
+        while stack:
+            op, ready = stack.pop()
+            if op in order:
+                continue
+            if ready:
+                order[op] = None
+                continue
+            stack.append((op, True))
+            reads = op.reads()
+            made = [op for t in reads if t.carry is not None and isinstance(op := key(t)[0], Op)]
+            stored |= dict.fromkeys(made)
+            leaves |= {t: None for t in reads if isinstance(key(t)[0], Tensor)}
+            stack += [(t.op, False) for t in reversed(reads) if t.op is not None]
+        todo = [op for op in stored if op not in order]
+    ops = [op for group in loops_of(list(order)) for op in group] if stored else list(order)
+    return ops, list(leaves)
+
+
+def loops_of(ops: Sequence[Op]) -> list[list[Op]]:
+    """Stages (in topological order, if no state is looked at) in groups that depend on one another in a
+    circle, as those of a scan do. Each group stands after what it reads (Tarjan's algorithm)."""
+    place = {op: n for n, op in enumerate(ops)}
+    number, low = dict[Op, int](), dict[Op, int]()
+    open_: list[Op] = []
+    inside = set[Op]()
+    groups: list[list[Op]] = []
+
+    def before(op: Op) -> list[Op]:
+        return [x for t in op.reads() if isinstance(x := key(t)[0], Op) and x in place]
+
+    for root in ops:
+        work = [] if root in number else [(root, iter(before(root)))]
+        while work:
+            op, rest = work[-1]
+            if op not in number:
+                number[op] = low[op] = len(number)
+                open_.append(op)
+                inside.add(op)
+            new = None
+            for x in rest:
+                if x not in number:
+                    new = x
+                    break
+                if x in inside:
+                    low[op] = min(low[op], number[x])
+            if new is not None:
+                work.append((new, iter(before(new))))
+                continue
+            work.pop()
+            if work:
+                low[work[-1][0]] = min(low[work[-1][0]], low[op])
+            if low[op] == number[op]:
+                at = open_.index(op)
+                group = sorted(open_[at:], key=place.__getitem__)
+                inside.difference_update(group)
+                del open_[at:]
+                groups.append(group)
+    return groups
+
+
+def scan_axes(ops: Sequence[Op]) -> dict[Op, tuple[tuple[str, int], ...]]:
+    """{stage of a scan: its (axis, step), the outermost first}. Raises `WorkloadError` for stages that have
+    not the axes of the scan that they are steps of."""
+    if not any(t.carry is not None for op in ops for t in op.reads()):
+        return {}
+    found = {}
+    for group in loops_of(ops):
+        own = set(group)
+        states = [t for op in group for t in op.reads() if t.carry is not None and key(t)[0] in own]
+        if not states:
             continue
-        if ready:
-            order[op] = None
-            continue
-        stack.append((op, True))
-        reads = op.reads()
-        leaves |= {t: None for t in reads if t.op is None}
-        stack += [(t.op, False) for t in reversed(reads) if t.op is not None]
-    return list(order), list(leaves)
+        first = states[0]
+        assert first.carry is not None
+        for t in states:
+            assert t.carry is not None
+            if (t.carry.axes, t.carry.step) != (first.carry.axes, first.carry.step):
+                raise WorkloadError(
+                    f"{first!r} and {t!r} are states of one scan, along axes {first.carry.axes} and "
+                    f"{t.carry.axes} in steps of {first.carry.step} and {t.carry.step}; give them the same"
+                )
+        for op in group:
+            name = next((n for n in op.names if n), "a stage")
+            for d in first.carry.axes:
+                if d >= len(op.axes) or repr(op.axes[d][1]) != repr(first.shape[d]):
+                    raise WorkloadError(
+                        f"stage {name}: it is a step of the scan of {first!r}, which reads it, and its axis "
+                        f"{d} is not that of the scan; give it {first.shape[d]} points there"
+                    )
+            found[op] = tuple((op.axes[d][0], first.carry.step) for d in first.carry.axes)
+    return found
 
 
 def _assign(inputs: Sequence[Tensor], ops: Sequence[Op], reserved: set[str]) -> dict[Key, str]:
@@ -375,10 +492,11 @@ def _assign(inputs: Sequence[Tensor], ops: Sequence[Op], reserved: set[str]) -> 
     names: dict[Key, str] = {}
     for i, t in enumerate(inputs):
         names[t, 0] = pick(t.name, f"I{i}")
+    states = {key(t): t.name for op in ops for t in op.reads() if t.carry is not None}
     count = 0
     for op in ops:
         for i, n in enumerate(op.names):
-            names[op, i] = pick(n, f"T{count}")
+            names[op, i] = pick(n or states.get((op, i)), f"T{count}")
             count += 1
     return names
 

@@ -7,7 +7,6 @@ makes a compute DAG goes through here. A user's own expression has met the same 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from itertools import repeat
 from typing import TYPE_CHECKING
 
 from schedules import expr as E
@@ -99,12 +98,14 @@ def check_types(stage: Stage, known: Mapping[str, Tensor], sizes: Collection[str
 
 def _dtype(e: Expr, axes: set[str], tensors: Tensors, what: str) -> str:
     """The dtype of an expression. ``tensors``: what may be read."""
-    # `map` adds no frame of its own: expressions are deep
-    kids = list(map(_dtype, E.children(e), repeat(axes), repeat(tensors), repeat(what)))
-    wrong = _flaw(e, kids, axes, tensors)
-    if wrong:
-        raise ValueError(f"{what}: {wrong}")
-    return kids[0] if isinstance(e, Binary) else E.dtype_of(e)
+    known: dict[int, str] = {}
+    for x in E.distinct(e):
+        kids = [known[id(k)] for k in E.children(x)]
+        wrong = _flaw(x, kids, axes, tensors)
+        if wrong:
+            raise ValueError(f"{what}: {wrong}")
+        known[id(x)] = kids[0] if isinstance(x, Binary) else E.dtype_of(x)
+    return known[id(e)]
 
 
 def _flaw(e: Expr, kids: list[str], axes: set[str], tensors: Tensors) -> str:

@@ -30,10 +30,11 @@ def test_every_row_has_a_function_of_te_and_code_for_cpus() -> None:
 def test_what_is_numpys_has_its_name() -> None:
     x = np.array([0.3, 1.7, 2.5])
     own = {"erf": np.vectorize(math.erf), "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "pow": np.power}
-    own["atan2"] = np.arctan2
+    own |= {n: getattr(np, f"arc{n[1:]}") for n in FUNCTIONS if n.startswith("a") and n != "abs"}
     for name, row in FUNCTIONS.items():
         numpys = own.get(name) or getattr(np, name)
-        np.testing.assert_allclose(row.of(*[x] * row.arity), numpys(*[x] * row.arity), rtol=1e-15)
+        with np.errstate(invalid="ignore"):
+            np.testing.assert_allclose(row.of(*[x] * row.arity), numpys(*[x] * row.arity), rtol=1e-15)
 
 
 @pytest.mark.parametrize("name", [n for n, row in FUNCTIONS.items() if row.change is not None])

@@ -164,6 +164,8 @@ def expressions() -> Any:
         v = u[i, j]
         v = te.exp(te.minimum(v, 1.0)) + te.log(te.abs(v)) + te.sqrt(v) + te.tanh(v) + te.erf(v)
         v = te.exp2(te.atan2(v, 1.0))
+        v = te.asin(v) + te.acos(v) + te.atan(v) + te.sinh(v) + te.cosh(v) + te.hypot(v, te.trunc(v))
+        v = te.where(v > 0.0, te.asinh(v) + te.acosh(v), te.atanh(v)) + te.log2(v) + te.log10(te.cbrt(v))
         v = te.fma(v, te.sigmoid(v), te.floor(v)) + te.const(1.0, "float32")
         v = te.pow(te.abs(te.sin(v) * te.cos(v) + te.tan(v)), 0.5) + te.log1p(te.abs(v)) + te.expm1(v) ** 2
         v = te.select(te.isnan(v) | ~te.isfinite(v), te.rsqrt(v), te.clip(te.round(v), -1.0, te.ceil(v)))

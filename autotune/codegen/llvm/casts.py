@@ -79,10 +79,10 @@ class Casts(Addresses):
             name = f"@llvm.fptosi.sat.{mangle(LLVM_TYPE[to], x.lanes)}.{mangle(LLVM_TYPE[x.dtype], x.lanes)}"
             self.declare(f"declare {b} {name}({x.type})")
             return out(f"call {b} {name}({x})")
+        unsigned = x.dtype in DTYPES and DTYPES[x.dtype].range[0] == 0
         if is_float(to):
-            return out(f"{'uitofp' if x.dtype == 'bool' else 'sitofp'} {x} to {b}")
+            return out(f"{'uitofp' if unsigned else 'sitofp'} {x} to {b}")
         wider = x.dtype == "bool" or itemsize(x.dtype) < itemsize(to)
-        unsigned = x.dtype == "bool" or (x.dtype in DTYPES and DTYPES[x.dtype].range[0] == 0)
         return out(f"{('zext' if unsigned else 'sext') if wider else 'trunc'} {x} to {b}")
 
     def _converted(self, e: Expr, known: dict[Expr, Value]) -> Value:

@@ -201,6 +201,7 @@ class LoadedObject:
         "_keep",
         "_sizes",
         "_support",
+        "_together",
         "address",
         "scratch_bytes",
         "signature",
@@ -218,6 +219,7 @@ class LoadedObject:
         self.signature: str = head.signature.decode()
         self._keep = keep
         self._home, self._sizes = 0, tuple[int, ...]()
+        self._together: dict[int, tuple[int, int]] = {}
         self._describe()
 
     def _describe(self) -> None:
@@ -229,7 +231,14 @@ class LoadedObject:
 
     def _words(self, table: dict[str, int]) -> list[int]:
         of = self.address, self.threads, self.scratch_bytes, self.signature
-        return abi.descriptor(*of, table, self._home, self._sizes)
+        return abi.descriptor(*of, table, self._home, self._sizes, self._together)
+
+    def lie_together(self, places: Sequence[tuple[int, int, int]]) -> None:
+        """Have the fast path take outputs that lie in the memory of inputs: (number of the output, of the
+        input, bytes between where they begin). Of several inputs of an output, it takes none. To be called
+        before `python_function`."""
+        outputs = [w for w, _, _ in places]
+        self._together = {w: (i, nbytes) for w, i, nbytes in places if outputs.count(w) == 1}
 
     def sized(self, signature: str, sizes: Sequence[int]) -> LoadedObject:
         """The same code for one size of each that a call tells: it takes the arrays of ``signature``, and is
@@ -238,6 +247,7 @@ class LoadedObject:
         other = object.__new__(LoadedObject)
         other.address, other.threads, other.scratch_bytes = self.address, self.threads, self.scratch_bytes
         other.signature, other._keep, other._sizes = signature, self, tuple(sizes)
+        other._together = {}
         other._home = ctypes.addressof(self._desc)
         other._describe()
         return other
@@ -286,7 +296,7 @@ class LoadedObject:
         import numpy as np
 
         params, _ = abi.parse_signature(self.signature)
-        table = {"ndarray": id(np.ndarray)} | {d: id(DTYPES[d].numpy) for d, _ in params}
+        table = {"ndarray": id(np.ndarray)} | {d: id(DTYPES[d].numpy) for d, _ in params} | _number_types()
         for k, word in enumerate(self._words(table)):
             if k not in (abi.BLOCK, abi.LOCK):
                 self._desc[k] = word
@@ -392,6 +402,22 @@ def address_reader() -> Callable[[Any], int]:
         return lambda x: int(x.ctypes.data)
     at, place = ctypes.c_int64.from_address, abi.DATA_AT
     return lambda x: at(id(x) + place).value
+
+
+@cache
+def _number_types() -> dict[str, int]:
+    """{name in the table of `entry.descriptor`: address} of the types of numbers whose values lie where machine
+    code reads them."""
+    import numpy as np
+
+    whole = ctypes.c_double.from_address(id(1.5) + abi.VALUE_AT).value == 1.5
+    found = {"a float": id(float), "an int": id(int), "a bool": id(bool)} if whole else {}
+    for name, row in DTYPES.items():
+        if row.module == "numpy" or row.module in sys.modules:
+            x = row.numpy.type(1)
+            if ctypes.string_at(id(x) + abi.VALUE_AT, row.itemsize) == np.asarray(x).tobytes():
+                found[f"{name}()"] = id(type(x))
+    return found
 
 
 @cache

@@ -96,7 +96,7 @@ def emit(func: LoweredFunc, target: Target) -> LlvmModule:
         target.limit("vector_registers", 16),
         target.features,
     )
-    params = ", ".join(f"ptr noalias nocapture %arg.{b.name}" for b in func.params)
+    params = _params(func)
     sizes = "".join(f", i64 %{v}" for v in size_ranges(func.sizes))
     text = _Function(shared, (), in_parallel=False).build(func.body)
     shared.functions.append(
@@ -151,9 +151,19 @@ def _check_half(func: LoweredFunc, target: Target) -> None:
             )
 
 
-def _stores(s: Stmt) -> frozenset[str]:
-    """Buffers that are written in ``s``, or allocated there: their contents end with an iteration."""
+def _params(func: LoweredFunc) -> str:
+    """The pointers of a function. Those that may share memory are not promised to be apart."""
+    shared = {name for pair in func.overlapping for name in pair}
+    return ", ".join(
+        f"ptr {'' if b.name in shared else 'noalias '}nocapture %arg.{b.name}" for b in func.params
+    )
+
+
+def _stores(s: Stmt, overlapping: tuple[tuple[str, str], ...]) -> frozenset[str]:
+    """Buffers that are written in ``s``, as those are that share memory with one that is, or allocated there:
+    their contents end with an iteration."""
     out = {x.buffer for x in walk(s) if isinstance(x, Store)}
+    out |= {read for written, read in overlapping if written in out}
     return frozenset(out | {x.buffer.name for x in walk(s) if isinstance(x, Alloc)})
 
 
@@ -181,7 +191,7 @@ class _Function:
 
     def build(self, s: Stmt, inherited: dict[str, tuple[Buffer, int]] | None = None) -> str:
         """The function's instructions, without the final ``ret``."""
-        self.s = Scopes(_stores(s))
+        self.s = Scopes(self.written(s))
         shared = self.shared
         self.x = Stores(self.s, lambda d: shared.declares.setdefault(d), shared.features, shared.streams)
         for b in self.shared.func.params:
@@ -201,6 +211,10 @@ class _Function:
         self.held = HeldResults(s, self.x, lambda d: shared.declares.setdefault(d), self.local)
         self.stmt(s)
         return "\n".join(["entry:", *self.allocas, *self.s.top.lines])
+
+    def written(self, s: Stmt) -> frozenset[str]:
+        """Buffers whose loads do not stay valid after ``s``."""
+        return _stores(s, self.shared.func.overlapping)
 
     def skew(self, b: Buffer) -> str:
         """`ir.skew` of an argument, computed from its address."""
@@ -307,7 +321,7 @@ class _Function:
             self.shared.streaming = streaming
             self.stmt(s)
 
-        self.branch(self.aligned, _stores(s), lambda: emit_as(True), lambda: emit_as(False))
+        self.branch(self.aligned, self.written(s), lambda: emit_as(True), lambda: emit_as(False))
         self.shared.streaming = None
 
     def constant(self, s: Loop) -> int:
@@ -324,7 +338,7 @@ class _Function:
         var = self.s.fresh("i")
         inner = not any(isinstance(x, Loop) and x.kind not in ("unroll", "vectorize") for x in walk(s.body))
         free = room(s, self.shared.registers, self.shared.vector_bytes)
-        self.s.stack.append(Scope(head, known is not None, _stores(s.body), room=free, innermost=inner))
+        self.s.stack.append(Scope(head, known is not None, self.written(s.body), room=free, innermost=inner))
         self.x.env[s.var] = (var, self.s.depth)
         self.stmt(s.body)
         del self.x.env[s.var]
@@ -363,13 +377,13 @@ class _Function:
         if plain:
             cond = self.x.scalar(E.all_of(*plain))
             rest = Guard(E.all_of(*lanes), s.body) if lanes else s.body
-            self.branch(cond, _stores(s.body), lambda: self.stmt(rest))
+            self.branch(cond, self.written(s.body), lambda: self.stmt(rest))
             return
         if not lanes:  # the rest of a condition after loops around a parallel one were unrolled
             self.stmt(s.body)
             return
         mask = self.x.and_mask(self.x.value(E.all_of(*lanes)))
-        stores = _stores(s.body)
+        stores = self.written(s.body)
 
         def masked() -> None:
             # A load that all lanes share may be out of bounds if none of them is active.
@@ -513,7 +527,7 @@ class _Function:
         fixed = {v: E.Const(x) for v, x in self.x.env.items() if isinstance(x, int)}
         inner = _Function(sh, (*outer, s.var), in_parallel=True)
         text = inner.build(substitute(s.body, dict(fixed)), self.roots)
-        params = ", ".join(f"ptr noalias nocapture %arg.{b.name}" for b in sh.func.params)
+        params = _params(sh.func)
         ints = "".join(f", i64 %in_{v}" for v in (*outer, s.var))
         sh.functions.append(
             f"define internal void @{name}_body({params}, ptr %scratch, ptr noalias %thread{ints}) nounwind"

@@ -1,9 +1,10 @@
-"""exp, exp2, expm1, log, log1p and pow as LLVM IR: see `vector_math`.
+"""exp, exp2, expm1, log, log1p, log2, log10 and pow as LLVM IR: see `vector_math`.
 
 Only exp branches, around instructions for results that are not normal (a quarter of its instructions).
 AVX-512 has an exp of its own (`vector_math_x86`).
 
-Sources: log and the float64 logarithm of pow follow fdlibm (e_log.c, e_pow.c).
+Sources: log and the float64 logarithm of pow follow fdlibm (e_log.c, e_pow.c), log2 and log10 that of
+FreeBSD (e_log2.c, e_log10.c).
 """
 
 from __future__ import annotations
@@ -59,6 +60,24 @@ _LOG2_FLOAT64 = (
 )
 
 
+# log_b(e) and log_b(2) as sums, by base and format. Products with the first parts are exact: of an exponent,
+# and of the upper bits of a number.
+_BASES = {
+    2: {
+        32: ((1.4423828125, 0.00031222839606925845), (1.0, 0.0)),
+        64: ((1.4426950216293335, 1.9259629911266175e-08), (1.0, 0.0)),
+    },
+    10: {
+        32: ((0.4342041015625, 9.038033749675378e-05), (0.301025390625, 4.605039066518657e-06)),
+        64: ((0.4342944771051407, 4.798111141615973e-09), (0.3010299950838089, 5.801722962879576e-10)),
+    },
+}
+
+
+# {bits of a format: a mask that leaves the upper half of the bits of its significand}.
+_UPPER = {32: -(1 << 12), 64: -(1 << 27)}
+
+
 def reduce_exp(b: Body, x: str) -> tuple[str, str]:
     """(exp(r) - 1, n + bias + magic) with x = n ln 2 + r. The low bits of the second are the exponent of 2^n
     if that is normal."""
@@ -83,10 +102,10 @@ def _exp_of_clamped(b: Body, x: str) -> str:
     Normal results have the same bits as those of `_exp_of_normal`, so a lane does not depend on its
     neighbours."""
     expm1, shifted = reduce_exp(b, x)
-    return _scaled(b, expm1, b.sub(shifted, b.const(b.fmt.magic + b.fmt.bias)))
+    return scaled(b, expm1, b.sub(shifted, b.const(b.fmt.magic + b.fmt.bias)))
 
 
-def _scaled(b: Body, expm1: str, n: str) -> str:
+def scaled(b: Body, expm1: str, n: str) -> str:
     """2^n (1 + expm1)."""
     biased = b.const(b.fmt.magic + b.fmt.bias)
     half = b.fma(n, b.const(0.5), biased)
@@ -103,9 +122,7 @@ def exp(b: Body, x: str) -> str:
         return (_exp_of_clamped(b, b.at_most(b.at_least(x, b.fmt.exp_low), b.fmt.exp_high)),)
 
     magnitude = b.intrinsic("fabs", x)
-    (value,) = b.rarely(
-        magnitude, "ugt", b.const(b.fmt.exp_normal), clamped, lambda: (_exp_of_normal(b, x),)
-    )
+    (value,) = b.rarely(magnitude, "ugt", b.const(b.fmt.exp_normal), clamped, lambda: (_exp_of_normal(b, x),))
     return value
 
 
@@ -116,7 +133,7 @@ def exp2(b: Body, x: str) -> str:
     added = b.const(b.fmt.magic)
     n = b.sub(b.add(bounded, added), added)
     r = b.mul(b.sub(bounded, n), b.const(math.log(2.0)))
-    return _scaled(b, b.fma(b.mul(r, r), b.polynomial(r, b.fmt.expm1), r), n)
+    return scaled(b, b.fma(b.mul(r, r), b.polynomial(r, b.fmt.expm1), r), n)
 
 
 def expm1(b: Body, x: str) -> str:
@@ -140,7 +157,7 @@ def expm1(b: Body, x: str) -> str:
     return b.intrinsic("copysign", value, x)
 
 
-def _significand(b: Body, x: str) -> tuple[str, str]:
+def significand(b: Body, x: str) -> tuple[str, str]:
     """(k, m) of a positive finite x = 2^k m, m in [sqrt(1/2), sqrt(2))."""
     fmt = b.fmt
     sqrt_half = fmt.bits_of(math.sqrt(0.5))
@@ -161,7 +178,7 @@ def _significand(b: Body, x: str) -> tuple[str, str]:
 def log(b: Body, x: str) -> str:
     """log(x) with x = 2^k (1+f): log(1+f) + k ln 2, with the small parts added first."""
     fmt = b.fmt
-    k, m = _significand(b, x)
+    k, m = significand(b, x)
     f = b.sub(m, b.const(1.0))
     half_square = b.mul(b.mul(f, f), b.const(0.5))
     low = b.mul(k, b.const(fmt.ln2_low))
@@ -170,11 +187,19 @@ def log(b: Body, x: str) -> str:
         small = b.sub(b.fma(cube, b.polynomial(f, _LOG_FLOAT32), low), half_square)
     else:
         # fdlibm e_log.c: log(1+f) = f - (f²/2 - s (f²/2 + s² R(s²))).
-        s = b.div(f, b.add(f, b.const(2.0)))
-        z = b.mul(s, s)
-        tail = b.fma(z, b.polynomial(z, _LOG_FLOAT64), half_square)
+        s, tail = _tail_float64(b, f, half_square)
         small = b.sub(b.fma(s, tail, low), half_square)
-    value = b.fma(k, b.const(fmt.ln2_high), b.add(small, f))
+    return _with_ends(b, x, b.fma(k, b.const(fmt.ln2_high), b.add(small, f)))
+
+
+def _tail_float64(b: Body, f: str, half_square: str) -> tuple[str, str]:
+    s = b.div(f, b.add(f, b.const(2.0)))
+    z = b.mul(s, s)
+    return s, b.fma(z, b.polynomial(z, _LOG_FLOAT64), half_square)
+
+
+def _with_ends(b: Body, x: str, value: str) -> str:
+    """The logarithm of x, whose value is right for positive numbers."""
     infinity = b.const(math.inf)
     value = b.where(x, "olt", infinity, value, x)
     zero = b.const(0.0)
@@ -182,15 +207,48 @@ def log(b: Body, x: str) -> str:
     return b.where(x, "ole", zero, invalid, value)
 
 
+def _log_to(b: Body, x: str, base: int) -> str:
+    """log_b(1+f) + k log_b(2), where log(1+f) is a sum of two numbers, of which products are exact."""
+    (slope, slope_low), (unit, unit_low) = _BASES[base][b.fmt.bits]
+    k, m = significand(b, x)
+    f = b.sub(m, b.const(1.0))
+    half_square = b.mul(b.mul(f, f), b.const(0.5))
+    if b.fmt.bits == 32:
+        curve = b.mul(b.mul(b.mul(f, f), f), b.polynomial(f, _LOG_FLOAT32))
+    else:
+        curve = b.mul(*_tail_float64(b, f, half_square))
+    high = b.from_bits(b.integer("and", b.to_bits(b.sub(f, half_square)), _UPPER[b.fmt.bits]))
+    low = b.add(b.sub(b.sub(f, high), half_square), curve)
+    first, whole = b.mul(high, b.const(slope)), b.mul(k, b.const(unit))
+    rest = b.fma(b.add(low, high), b.const(slope_low), b.mul(low, b.const(slope)))
+    rest = b.fma(k, b.const(unit_low), rest)
+    total = b.add(whole, first)
+    rest = b.add(rest, b.add(b.sub(whole, total), first))
+    return _with_ends(b, x, b.add(rest, total))
+
+
+def log2(b: Body, x: str) -> str:
+    """Exact of powers of 2."""
+    return _log_to(b, x, 2)
+
+
+def log10(b: Body, x: str) -> str:
+    return _log_to(b, x, 10)
+
+
 def log1p(b: Body, x: str) -> str:
-    """log(u) + c / u, where 1 + x = u + c exactly, u rounded."""
+    u, more = one_more(b, x)
+    return b.intrinsic("copysign", b.add(log(b, u), more), x)
+
+
+def one_more(b: Body, x: str) -> tuple[str, str]:
+    """(u, c / u), of which log(1 + x) = log(u) + c / u: 1 + x = u + c exactly, u rounded."""
     one = b.const(1.0)
     u = b.add(x, one)
     rest = b.sub(u, x)
     c = b.add(b.sub(x, b.sub(u, rest)), b.sub(one, rest))
     more = b.div(c, u)
-    more = b.where(more, "ord", more, more, b.const(0.0))  # NaN at -1 and infinity
-    return b.intrinsic("copysign", b.add(log(b, u), more), x)
+    return u, b.where(more, "ord", more, more, b.const(0.0))  # NaN at -1 and infinity
 
 
 def pow(b: Body, x: str, y: str) -> str:
@@ -225,7 +283,7 @@ def _power_for_float32(b: Body, x: str, y: str) -> str:
 
 def _high(b: Body, x: str) -> str:
     """The upper 26 bits of a float64's significand: products of two such numbers are exact."""
-    return b.from_bits(b.integer("and", b.to_bits(x), -(1 << 27)))
+    return b.from_bits(b.integer("and", b.to_bits(x), _UPPER[64]))
 
 
 def _power_float64(b: Body, x: str, y: str) -> str:
@@ -247,7 +305,7 @@ def _power_float64(b: Body, x: str, y: str) -> str:
 def _log2_in_two(b: Body, x: str) -> tuple[str, str]:
     """log2(x) of a positive number as a sum, its first part of 26 bits (after fdlibm e_pow.c). With
     s = (m - 1) / (m + 1): ln m = 2/3 s (3 + s² + s⁴ L(s²))."""
-    k, m = _significand(b, x)
+    k, m = significand(b, x)
     one, three = b.const(1.0), b.const(3.0)
     above, below = b.sub(m, one), b.add(m, one)
     inverse = b.div(one, below)
@@ -283,8 +341,10 @@ def _exp2_of_two(b: Body, high: str, low: str) -> str:
     r = b.add(u, v)
     left = b.sub(v, b.sub(r, u))
     curve = b.fma(b.mul(r, r), b.polynomial(r, b.fmt.expm1), b.fma(left, r, left))
-    return _scaled(b, b.add(r, curve), n)
+    return scaled(b, b.add(r, curve), n)
 
 
 # {function of the table: what writes it}.
-EMITTERS: dict[str, Callable[..., str]] = {f.__name__: f for f in (exp, exp2, expm1, log, log1p, pow)}
+EMITTERS: dict[str, Callable[..., str]] = {
+    f.__name__: f for f in (exp, exp2, expm1, log, log1p, log2, log10, pow)
+}

@@ -17,7 +17,7 @@ rational fit of our own (reweighted least squares); the float64 erf has the rati
 
 Largest relative errors measured over dense grids, with FMA (float32 / float64): exp 8.4e-8 / 1.6e-16, log
 8.0e-8 / 1.6e-16, tanh 1.8e-7 / 3.7e-16, erf 3.0e-7 / 4.5e-16, sigmoid 1.8e-7 / 3.2e-16; sqrt, fmod,
-abs, floor, ceil and round are exact. ADR 45 has the others.
+abs, floor, ceil, trunc and round are exact. ADR 45 has the others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from autotune.codegen.llvm import vector_exp, vector_remainder, vector_turns
+from autotune.codegen.llvm import (
+    vector_exp,
+    vector_hyperbolic,
+    vector_remainder,
+    vector_roots,
+    vector_turns,
+)
 from autotune.codegen.llvm.vector_body import FORMATS, Body
 from autotune.codegen.llvm.vector_exp import power_of_two, reduce_exp
 from schedules.errors import WorkloadError
@@ -150,6 +156,8 @@ def _erf_float64(b: Body, x: str) -> str:
 _EMITTERS: dict[str, Callable[..., str]] = {
     **vector_exp.EMITTERS,
     **vector_turns.EMITTERS,
+    **vector_hyperbolic.EMITTERS,
+    **vector_roots.EMITTERS,
     "sqrt": lambda b, x: b.intrinsic("sqrt", x),
     "tanh": _tanh,
     "erf": lambda b, x: (_erf_float32 if b.fmt.bits == 32 else _erf_float64)(b, x),
@@ -158,6 +166,7 @@ _EMITTERS: dict[str, Callable[..., str]] = {
     "abs": lambda b, x: b.intrinsic("fabs", x),
     "floor": lambda b, x: b.intrinsic("floor", x),
     "ceil": lambda b, x: b.intrinsic("ceil", x),
+    "trunc": lambda b, x: b.intrinsic("trunc", x),
     "round": lambda b, x: b.intrinsic("roundeven", x),
 }
 # Names of the functions.

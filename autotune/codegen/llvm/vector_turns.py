@@ -1,4 +1,5 @@
-"""sin, cos, tan and atan2 as LLVM IR: see `vector_math`. The first three are in float64, for float32 too.
+"""sin, cos, tan and their inverses as LLVM IR: see `vector_math`. The first three are in float64, for float32
+too.
 
 x = q π/2 + r with |r| ≤ π/4. Up to `NEAR` π/2 is taken in parts whose products with q are exact (Cody and
 Waite), so that r has all its digits. Larger arguments are rare: one function for a vector, which is called if
@@ -23,6 +24,34 @@ HALF_PI = (1.5707963267923333, 2.5633441515839558e-12, 1.0562999066987428e-23)
 HALF_PI_REST = 2.563344151594519e-12
 # π/4 as a sum, by format: products of the first part with 0 to 4 are exact.
 QUARTER_PI = {32: (0.785398006439209, 1.5695823932524066e-07), 64: (0.7853981633974474, 9.18794589678809e-16)}
+# π/2 as a sum, by format.
+HALF_PI_IN_TWO = {
+    32: (1.5707963705062866, -4.371138828673793e-08), 64: (1.5707963267948966, 6.123233995736766e-17)
+}  # fmt: skip
+# P in asin s = s + s³ P(s²) for 0 ≤ s ≤ 1/2, minimax; relative error 4.9e-9.
+_ASIN_FLOAT32 = (
+    0.16666752099990845,
+    0.07495299726724625,
+    0.04547014459967613,
+    0.02418035827577114,
+    0.042165305465459824,
+)
+# P as above, relative error 9.5e-19.
+_ASIN_FLOAT64 = (
+    0.1666666666666676,
+    0.07499999999970798,
+    0.04464285717461336,
+    0.03038194270773027,
+    0.02237221498876352,
+    0.017351611999025927,
+    0.013980820672812675,
+    0.011398911485512097,
+    0.010780255919775033,
+    0.003706399154880119,
+    0.021707467251098896,
+    -0.02099908852368095,
+    0.032628639203257086,
+)
 # A in atan t = t + t³ A(t²) for |t| ≤ 1/2, minimax; relative error 5.32e-9.
 _ATAN_FLOAT32 = (
     -0.3333323299884796,
@@ -336,19 +365,73 @@ def atan2(b: Body, y: str, x: str) -> str:
     less = b.where(apart, "ord", apart, b.sub(zero, apart), zero)
     over = b.choose(turned, less, small)
     under = b.choose(turned, b.add(small, large), large)
-    t = b.div(over, b.where(under, "oeq", zero, one, under))
-    square = b.mul(t, t)
-    curve = b.polynomial(square, _ATAN_FLOAT32 if fmt.bits == 32 else _ATAN_FLOAT64)
-    angle = b.fma(b.mul(t, square), curve, t)
+    angle = _small_angle(b, b.div(over, b.where(under, "oeq", zero, one, under)))
     k = b.choose(turned, one, zero)
-    for mirrored, end in ((steep, 2.0), (b.test(b.intrinsic("copysign", one, x), "olt", zero), 4.0)):
-        k = b.choose(mirrored, b.sub(b.const(end), k), k)
-        angle = b.choose(mirrored, b.emit(f"fneg {b.type} {angle}"), angle)
-    high, low = QUARTER_PI[fmt.bits]
-    value = b.fma(k, b.const(high), b.fma(k, b.const(low), angle))
-    value = b.intrinsic("copysign", value, y)
+    mirrored = (steep, 2.0), (b.test(b.intrinsic("copysign", one, x), "olt", zero), 4.0)
+    value = b.intrinsic("copysign", _from_quarters(b, k, angle, *mirrored), y)
     return b.where(x, "uno", y, b.add(x, y), value)
 
 
+def _small_angle(b: Body, t: str) -> str:
+    """atan t for |t| ≤ 1/2."""
+    square = b.mul(t, t)
+    curve = b.polynomial(square, _ATAN_FLOAT32 if b.fmt.bits == 32 else _ATAN_FLOAT64)
+    return b.fma(b.mul(t, square), curve, t)
+
+
+def _from_quarters(b: Body, k: str, angle: str, *mirrored: tuple[str, float]) -> str:
+    """k π/4 + angle, taken from an even number of quarters where a test holds, one test after another."""
+    for mirror, end in mirrored:
+        k = b.choose(mirror, b.sub(b.const(end), k), k)
+        angle = b.choose(mirror, b.emit(f"fneg {b.type} {angle}"), angle)
+    high, low = QUARTER_PI[b.fmt.bits]
+    return b.fma(k, b.const(high), b.fma(k, b.const(low), angle))
+
+
+def atan(b: Body, x: str) -> str:
+    """`atan2` beside 1, whose sums are finite."""
+    zero, one = b.const(0.0), b.const(1.0)
+    size = b.intrinsic("fabs", x)
+    steep = b.test(size, "ogt", one)
+    large, small = b.choose(steep, size, one), b.choose(steep, one, size)
+    turned = b.test(b.sub(large, small), "olt", small)
+    over = b.choose(turned, b.sub(small, large), small)
+    angle = _small_angle(b, b.div(over, b.choose(turned, b.add(small, large), large)))
+    return b.intrinsic("copysign", _from_quarters(b, b.choose(turned, one, zero), angle, (steep, 2.0)), x)
+
+
+def asin(b: Body, x: str) -> str:
+    near, start, rest = _arc(b, x)
+    high, low = (b.const(part) for part in HALF_PI_IN_TWO[b.fmt.bits])
+    twice = b.add(start, start)
+    far = b.sub(high, twice)
+    left = b.sub(b.sub(high, far), twice)  # what rounding left of the difference
+    far = b.add(far, b.add(b.sub(low, b.add(rest, rest)), left))
+    return b.intrinsic("copysign", b.choose(near, b.add(start, rest), far), x)
+
+
+def acos(b: Body, x: str) -> str:
+    near, start, rest = _arc(b, x)
+    high, low = (b.const(part) for part in HALF_PI_IN_TWO[b.fmt.bits])
+    below = b.test(x, "olt", b.const(0.0))
+    half = b.add(start, b.choose(below, b.sub(rest, low), rest))
+    half = b.choose(below, b.sub(high, half), half)
+    signed = b.intrinsic("copysign", rest, x)
+    return b.choose(near, b.sub(high, b.sub(x, b.sub(low, signed))), b.add(half, half))
+
+
+def _arc(b: Body, x: str) -> tuple[str, str, str]:
+    """(whether |x| < 1/2, s, r): asin|x| = s + r there, and elsewhere π/2 - 2 (s + r), r the smaller. NaN
+    beyond 1."""
+    one, half = b.const(1.0), b.const(0.5)
+    size = b.intrinsic("fabs", x)
+    near = b.test(size, "olt", half)
+    far = b.mul(b.sub(one, size), half)
+    square = b.choose(near, b.mul(size, size), far)
+    start = b.choose(near, size, b.intrinsic("sqrt", far))
+    curve = b.polynomial(square, _ASIN_FLOAT32 if b.fmt.bits == 32 else _ASIN_FLOAT64)
+    return near, start, b.mul(b.mul(start, square), curve)
+
+
 # {function of the table: what writes it}.
-EMITTERS: dict[str, Callable[..., str]] = {f.__name__: f for f in (sin, cos, tan, atan2)}
+EMITTERS: dict[str, Callable[..., str]] = {f.__name__: f for f in (sin, cos, tan, atan, asin, acos, atan2)}

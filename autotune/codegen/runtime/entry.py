@@ -30,7 +30,8 @@ child an allocation a call.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from autotune.codegen.runtime import program
 from autotune.codegen.runtime.exchange import ROW
@@ -41,6 +42,7 @@ from schedules.ir.strides import given_strides
 from schedules.strides import MemoryLayout, settled
 from schedules.te.open_sizes import OpenSize
 
+NOTHING: Mapping[int, tuple[int, int]] = MappingProxyType({})
 # Version of the header and of what kernels expect.
 ABI = 1
 # Clock numbers of Linux.
@@ -52,21 +54,28 @@ PYTHON_API = (
     "PyErr_Clear",
     "PyEval_SaveThread",
     "PyEval_RestoreThread",
+    "PyLong_AsLongLongAndOverflow",
     "PyLong_AsVoidPtr",
     "PyLong_FromLong",
     "PyTuple_GetItem",
 )
 
 # Words of a descriptor's head, by index; HEAD is their number. HOME: address of the descriptor that keeps the
-# scratch block, 0 for this one. SIZES: their number; SIZES_AT: index of the first.
+# scratch block, 0 for this one. SIZES: their number; SIZES_AT: index of the first. PY_FLOAT ...: Python's types of
+# numbers, 0 where none is taken.
 KERNEL, THREADS, SCRATCH_BYTES, SCRATCH_ALIGN, BLOCK, LOCK, NARGS, NDARRAY = range(8)
-HOME, SIZES, SIZES_AT, HEAD = range(8, 12)
+HOME, SIZES, SIZES_AT, PY_FLOAT, PY_INT, PY_BOOL, HEAD = range(8, 15)
 # Words of a parameter's record, by index; RECORD is their number. DIMS: index of its first extent among all
 # words; its strides, in elements, follow the extents. BELOW, BYTES: of the memory before its first element,
 # where it walks backwards, and from there to its end. DENSE: whether it is row-major. PERIOD, ROW_BYTES:
-# bytes from a row to the next, and of a row.
+# bytes from a row to the next, and of a row. Of an input without dimensions, in whose place a number may be
+# given, NUMBER says its kind (0: none may), SCALAR is numpy's type of its numbers, LEAST and LAST its range.
+# TOGETHER: of an output that lies in the memory of an input, the number of that plus 1; APART: the bytes from
+# where the input begins to where it begins.
 DESCRIPTOR, NDIM, FLAGS, ALIGN_MASK, BELOW, BYTES, OUTPUT, DIMS, DLPACK, DENSE = range(10)
-PERIOD, ROW_BYTES, RECORD = range(10, 13)
+PERIOD, ROW_BYTES, NUMBER, SCALAR, LEAST, LAST, TOGETHER, APART, RECORD = range(10, 19)
+# Kinds of NUMBER. Other floats are converted by numpy.
+A_BOOL, AN_INT, A_FLOAT32, A_FLOAT64 = range(1, 5)
 
 # Offsets (bytes) in the head of numpy's PyArrayObject on a 64-bit CPython with a two-word object head.
 OB_TYPE_AT, DATA_AT, NDIM_AT, DIMENSIONS_AT, STRIDES_AT, DESCR_AT, FLAGS_AT = 8, 16, 24, 32, 40, 56, 64
@@ -75,6 +84,8 @@ DL_DATA_AT, DL_DEVICE_AT, DL_NDIM_AT, DL_DTYPE_AT = 0, 8, 16, 20
 DL_SHAPE_AT, DL_STRIDES_AT, DL_OFFSET_AT, DL_BYTES = 24, 32, 40, 48
 # DLPack's number of the CPU.
 DL_CPU = 1
+# Offset (bytes) of the value in a number of numpy, and in a float of Python.
+VALUE_AT = 16
 # Length of numpy's head (bytes), and flags in it.
 ARRAY_HEAD_BYTES = 72
 C_CONTIGUOUS, WRITEABLE = 0x1, 0x400
@@ -158,15 +169,18 @@ def descriptor(
     table: dict[str, int],
     home: int = 0,
     sizes: Sequence[int] = (),
+    together: Mapping[int, tuple[int, int]] = NOTHING,
 ) -> list[int]:
     """The words of a descriptor of the kernel at address ``kernel`` with signature ``text``. ``table``:
-    addresses of numpy's array type ("ndarray") and of the dtype singletons by name; if empty, `at_call`
-    refuses every call. ``home``, ``sizes``: see `HOME` and `SIZES`."""
+    addresses of numpy's array type ("ndarray") and of the dtype singletons by name, and of types of numbers:
+    Python's ("a float", "an int", "a bool") and numpy's ("float32()" and so on), where they may be given; if empty,
+    `at_call` refuses every call. ``home``, ``sizes``: see `HOME` and `SIZES`. ``together``:
+    {number of an output: (that of the input in whose memory it lies, the bytes between)}."""
     params, inputs = parse_signature(text)
     # Large blocks begin at a page of 2 MiB, so that the system may use such pages for them.
     align = 2 << 20 if scratch_bytes >= 2 << 20 else 64
     head = [kernel, threads, scratch_bytes, align, 0, 0, len(params), table.get("ndarray", 0)]
-    head += [home, len(sizes), 0]
+    head += [home, len(sizes), 0, *(table.get(name, 0) for name in ("a float", "an int", "a bool"))]
     records: list[int] = []
     extents: list[int] = []
     for k, (dtype, layout) in enumerate(params):
@@ -184,10 +198,22 @@ def descriptor(
             DTYPES[dtype].dlpack,
             int(dense),
             *(n * item for n in layout.rows),
+            *(_number(dtype, table) if not layout.shape and not written else (0, 0, 0, 0)),
+            together[k][0] + 1 if k in together else 0,
+            together[k][1] if k in together else 0,
         ]
         extents += [*layout.shape, *layout.steps]
     head[SIZES_AT] = HEAD + len(records) + len(extents)
     return [*head, *records, *extents, *sizes]
+
+
+def _number(dtype: str, table: dict[str, int]) -> tuple[int, int, int, int]:
+    """The words NUMBER to LAST of an input without dimensions."""
+    row = DTYPES[dtype]
+    kinds = {"bool": A_BOOL, "float32": A_FLOAT32, "float64": A_FLOAT64}
+    kind = AN_INT if row.kind == "int" and row.range[-1] < 1 << 63 else kinds.get(dtype, 0)
+    ends = (row.range[0], row.range[-1]) if kind in (A_BOOL, AN_INT) else (0, 0)
+    return kind if "an int" in table else 0, table.get(f"{dtype}()", 0), *ends
 
 
 def word(name: str, base: str, index: int | str, kind: str = "i64") -> str:
@@ -354,7 +380,8 @@ fail:
 }}
 """
 
-# An array of numpy, or of a type in the table of `exchange`, is compared with its parameter (%record).
+# An array of numpy, or of a type in the table of `exchange`, is compared with its parameter (%record). A number
+# lies in its own object, or, converted, on the stack.
 # A field is read only after the checks that make reading it safe: first the type, then the head of the array,
 # then its extents, whose number is then known.
 _CALL = f"""
@@ -362,8 +389,10 @@ declare void @PyErr_Clear()
 declare ptr @PyEval_SaveThread()
 declare void @PyEval_RestoreThread(ptr)
 declare ptr @PyLong_AsVoidPtr(ptr)
+declare i64 @PyLong_AsLongLongAndOverflow(ptr, ptr)
 declare ptr @PyLong_FromLong(i64)
 declare ptr @PyTuple_GetItem(ptr, i64)
+declare double @llvm.fabs.f64(double)
 define ptr @at_call(ptr %self, ptr %objects, i64 %nargs) nounwind {{
 entry:
   %first = call ptr @PyTuple_GetItem(ptr %self, i64 0)
@@ -376,6 +405,8 @@ alloc:
 {word("sizes", "%desc", SIZES)}
   %words.all = add i64 %nargs, %sizes
   %args = alloca ptr, i64 %words.all
+  %numbers = alloca i64, i64 %nargs
+  %over = alloca i32
   br label %next
 next:
   %k = phi i64 [ 0, %alloc ], [ %k.next, %accept ]
@@ -390,7 +421,69 @@ object:
 {word("w.dense", "%record", DENSE)}
   %w.is.dense = icmp ne i64 %w.dense, 0
   %is.array = icmp eq ptr %type, %ndarray
-  br i1 %is.array, label %heading, label %others.known
+  br i1 %is.array, label %heading, label %number
+number:
+{word("w.number", "%record", NUMBER)}{word("w.scalar", "%record", SCALAR, "ptr")}
+  %o.value = getelementptr i8, ptr %o, i64 {VALUE_AT}
+  %n.slot = getelementptr i64, ptr %numbers, i64 %k
+  %is.scalar = icmp eq ptr %type, %w.scalar
+  br i1 %is.scalar, label %accept, label %number.python
+number.python:
+{word("py.float", "%desc", PY_FLOAT, "ptr")}{word("py.int", "%desc", PY_INT, "ptr")}
+{word("py.bool", "%desc", PY_BOOL, "ptr")}
+  %n.is.float = icmp eq ptr %type, %py.float
+  %n.is.int = icmp eq ptr %type, %py.int
+  %n.is.bool = icmp eq ptr %type, %py.bool
+  %w.double = icmp eq i64 %w.number, {A_FLOAT64}
+  %w.single = icmp eq i64 %w.number, {A_FLOAT32}
+  %w.whole = icmp eq i64 %w.number, {AN_INT}
+  %w.bool = icmp eq i64 %w.number, {A_BOOL}
+  %w.float = or i1 %w.double, %w.single
+  %w.counts = or i1 %w.float, %w.whole
+  %n.float = and i1 %n.is.float, %w.float
+  %n.int = and i1 %n.is.int, %w.counts
+  %n.bool = and i1 %n.is.bool, %w.bool
+  %n.integer = or i1 %n.int, %n.bool
+  br i1 %n.float, label %of.float, label %number.whole
+of.float:
+  %f = load double, ptr %o.value
+  br i1 %w.double, label %accept, label %narrow
+narrow:
+  ; What float32 cannot hold is refused in words; infinity is itself.
+  %f.size = call double @llvm.fabs.f64(double %f)
+  %f.large = fcmp ogt double %f.size, 0x47EFFFFFE0000000
+  %f.finite = fcmp one double %f.size, 0x7FF0000000000000
+  %f.outside = and i1 %f.large, %f.finite
+  br i1 %f.outside, label %slow, label %narrowed
+narrowed:
+  %f.single = fptrunc double %f to float
+  store float %f.single, ptr %n.slot
+  br label %accept
+number.whole:
+  br i1 %n.integer, label %of.int, label %others.known
+of.int:
+  %n = call i64 @PyLong_AsLongLongAndOverflow(ptr %o, ptr %over)
+  %n.over = load i32, ptr %over
+  %n.fits = icmp eq i32 %n.over, 0
+  br i1 %n.fits, label %int.kind, label %slow
+int.kind:
+  br i1 %w.float, label %int.float, label %int.range
+int.float:
+  %n.double = sitofp i64 %n to double
+  store double %n.double, ptr %n.slot
+  br i1 %w.double, label %accept, label %int.single
+int.single:
+  %n.single = fptrunc double %n.double to float
+  store float %n.single, ptr %n.slot
+  br label %accept
+int.range:
+{word("w.least", "%record", LEAST)}{word("w.last", "%record", LAST)}
+  %n.above = icmp sge i64 %n, %w.least
+  %n.below = icmp sle i64 %n, %w.last
+  %n.inside = and i1 %n.above, %n.below
+  ; The lowest bytes are the number of any width.
+  store i64 %n, ptr %n.slot
+  br i1 %n.inside, label %accept, label %slow
 others.known:
   %second = call ptr @PyTuple_GetItem(ptr %self, i64 1)
   %exchange = call ptr @PyLong_AsVoidPtr(ptr %second)
@@ -507,7 +600,8 @@ fits:
   %d.next = add i64 %d, 1
   br label %extents
 accept:
-  %place = phi ptr [ %data, %extents ], [ %t.place, %t.extents ]
+  %place = phi ptr [ %data, %extents ], [ %t.place, %t.extents ], [ %o.value, %number ], [ %o.value, %of.float ],
+    [ %n.slot, %narrowed ], [ %n.slot, %int.float ], [ %n.slot, %int.single ], [ %n.slot, %int.range ]
   %slot = getelementptr ptr, ptr %args, i64 %k
   store ptr %place, ptr %slot
   %k.next = add i64 %k, 1
@@ -527,7 +621,7 @@ check:
   %stop = select i1 %reads, i64 0, i64 %w
   br label %others
 others:
-  %j = phi i64 [ 0, %check ], [ %j.next, %other ], [ %j.next, %interleaved ]
+  %j = phi i64 [ 0, %check ], [ %j.next, %other ], [ %j.next, %interleaved ], [ %j.next, %together ]
   %j.left = icmp slt i64 %j, %stop
   br i1 %j.left, label %other, label %written
 other:
@@ -541,7 +635,15 @@ other:
   %after = icmp uge i64 %w.p, %j.end
   %before = icmp uge i64 %j.p, %w.end
   %apart = or i1 %after, %before
-  br i1 %apart, label %others, label %rows
+  br i1 %apart, label %others, label %together
+together:
+  ; One that may lie in the memory of an input lies where its code expects it.
+{word("w.with", "%w.record", TOGETHER)}{word("w.apart", "%w.record", APART)}
+  %is.with = icmp eq i64 %w.with, %j.next
+  %between.firsts = sub i64 %w.p, %j.first
+  %is.there = icmp eq i64 %between.firsts, %w.apart
+  %is.in.place = and i1 %is.with, %is.there
+  br i1 %is.in.place, label %others, label %rows
 rows:
   ; Rows at one distance may lie between each other.
 {word("w.period", "%w.record", PERIOD)}{word("j.period", "%j.record", PERIOD)}

@@ -22,8 +22,9 @@ _PRELUDE = """\
 #define AT_INLINE static __device__ __forceinline__
 typedef long long at_long;
 typedef unsigned long long at_ulong;
-typedef unsigned short at_bits16;  // floats of storage are their bits; NVRTC has no cuda_fp16.h of its own
+typedef unsigned short at_bits16, at_ushort;  // floats of storage are their bits; NVRTC has no cuda_fp16.h of its own
 typedef short at_short;
+typedef unsigned int at_uint;
 typedef signed char at_char;
 typedef unsigned char at_uchar, at_bool, at_bits8;
 #define AT_VECTORS(T, size) \\
@@ -35,6 +36,9 @@ typedef unsigned char at_uchar, at_bool, at_bits8;
   struct __align__(16) T##16 { T s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, sa, sb, sc, sd, se, sf; }
 AT_VECTORS(at_bits16, 2);
 AT_VECTORS(at_short, 2);
+AT_VECTORS(at_ushort, 2);
+struct __align__(8) at_uint2 { at_uint x, y; };
+struct __align__(16) at_uint4 { at_uint x, y, z, w; };
 AT_BYTES(at_bits8);
 AT_BYTES(at_char);
 AT_BYTES(at_uchar);
@@ -80,6 +84,8 @@ CUDA = with_conversions(
             "int8": "at_char",
             "uint8": "at_uchar",
             "int16": "at_short",
+            "uint16": "at_ushort",
+            "uint32": "at_uint",
             "int32": "int",
             "int64": "long long",
             "bool": "at_bool",

@@ -65,6 +65,8 @@ OPENCL = with_conversions(
             "int8": "char",
             "uint8": "uchar",
             "int16": "short",
+            "uint16": "ushort",
+            "uint32": "uint",
             "int32": "int",
             "int64": "long",
             "bool": "uchar",

@@ -25,6 +25,7 @@ from autotune.models.operators import (
     quantized_products,
     quantized_torch,
     recurrent,
+    recurrent_torch,
     reduction,
     resize,
     sampling,
@@ -36,6 +37,6 @@ from autotune.models.operators.table import aten, complex_op, onnx_op
 __all__ = [
     "activations", "aten", "attention", "complex", "complex_op", "convolution", "elementwise", "fourier",
     "indexing", "matmul", "normalization", "onnx_op", "ordering", "packed_weights", "pooling",
-    "quantization", "quantized_elements", "quantized_products", "quantized_torch", "recurrent", "reduction",
-    "resize", "sampling", "scatter", "views",
+    "quantization", "quantized_elements", "quantized_products", "quantized_torch", "recurrent",
+    "recurrent_torch", "reduction", "resize", "sampling", "scatter", "views",
 ]  # fmt: skip

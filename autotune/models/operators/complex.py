@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from autotune.models.operators import fourier as ft
-from autotune.models.operators import functions as f
 from autotune.models.operators.axes import positive, reshape
 from autotune.models.operators.base import stage
 from autotune.models.operators.known import KnownTensor, Value
@@ -96,7 +95,7 @@ def _polar(node: TorchNode, size: Value, angle: Value) -> Complex:
 @complex_op("abs.default", "angle.default")
 def _of_parts(node: TorchNode, x: Any) -> te.Tensor:
     t, wide = parts(node, x), computed(node.dtype)
-    fn = f.hypot if node.name == "abs" else lambda a, b: te.atan2(b, a)
+    fn = te.hypot if node.name == "abs" else lambda a, b: te.atan2(b, a)
 
     def value(*at: Expr) -> Expr:
         return te.cast(fn(te.cast(t[(*at, 0)], wide), te.cast(t[(*at, 1)], wide)), node.dtype)

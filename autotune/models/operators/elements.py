@@ -5,7 +5,6 @@ What only one of the two has, or takes parameters for, is a row in `autotune.mod
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -44,17 +43,17 @@ ELEMENTS = (
     Element(te.expm1, "", "expm1"),
     Element(te.exp2, "", "exp2"),
     Element(te.log1p, "", "log1p"),
-    Element(f.sinh, "Sinh", "sinh"),
-    Element(f.cosh, "Cosh", "cosh"),
-    Element(f.asinh, "Asinh", "asinh"),
-    Element(f.acosh, "Acosh", "acosh"),
-    Element(f.atanh, "Atanh", "atanh"),
-    Element(f.asin, "Asin", "asin"),
-    Element(f.acos, "Acos", "acos"),
-    Element(f.atan, "Atan", "atan"),
+    Element(te.sinh, "Sinh", "sinh"),
+    Element(te.cosh, "Cosh", "cosh"),
+    Element(te.asinh, "Asinh", "asinh"),
+    Element(te.acosh, "Acosh", "acosh"),
+    Element(te.atanh, "Atanh", "atanh"),
+    Element(te.asin, "Asin", "asin"),
+    Element(te.acos, "Acos", "acos"),
+    Element(te.atan, "Atan", "atan"),
     Element(lambda x: 1.0 / x, "Reciprocal", "reciprocal"),
-    Element(lambda x: te.log(x) * (1 / math.log(2)), "", "log2"),
-    Element(lambda x: te.log(x) * (1 / math.log(10)), "", "log10"),
+    Element(te.log2, "", "log2"),
+    Element(te.log10, "", "log10"),
     Element(f.softplus, "Softplus", ""),
     Element(lambda x: -f.softplus(-x), "", "log_sigmoid"),
     Element(f.softsign, "Softsign", ""),
@@ -67,7 +66,7 @@ ELEMENTS = (
     Element(te.floor, "Floor", "floor", "whole"),
     Element(te.ceil, "Ceil", "ceil", "whole"),
     Element(te.round, "Round", "round", "whole"),
-    Element(lambda x: te.select(x < 0, te.ceil(x), te.floor(x)), "", "trunc", "whole"),
+    Element(te.trunc, "", "trunc", "whole"),
     Element(te.abs, "Abs", "abs", "any"),
     Element(lambda x: -x, "Neg", "neg", "any"),
     Element(f.sign, "Sign", "sign", "any"),

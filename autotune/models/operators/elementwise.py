@@ -53,7 +53,7 @@ _BINARY: dict[str, ExprFn] = {
     "mul": lambda a, b: a * b, "maximum": te.maximum, "minimum": te.minimum,
     "fmax": lambda a, b: f.without_nan(te.maximum, a, b),
     "fmin": lambda a, b: f.without_nan(te.minimum, a, b),
-    "fmod": f.c_remainder, "remainder": lambda a, b: a % b, "atan2": te.atan2, "hypot": f.hypot,
+    "fmod": f.c_remainder, "remainder": lambda a, b: a % b, "atan2": te.atan2, "hypot": te.hypot,
     "copysign": f.with_sign,
 }  # fmt: skip
 
@@ -108,7 +108,7 @@ def _div(node: TorchNode, a: Any_, b: Any_, rounding_mode: str | None = None) ->
         if mode == "floor":
             return te.floor_divide(x, y)
         q = te.cast(te.cast(x / y, node.dtype), expr.dtype_of(x))  # rounded before it is cut off
-        return te.select(q < 0, te.ceil(q), te.floor(q))
+        return te.trunc(q)
 
     return node.elementwise(value, a, b, name="div")
 

@@ -9,9 +9,6 @@ from schedules import te
 from schedules.dtypes import computed
 from schedules.expr import Const, Expr, dtype_of
 
-# Numbers whose square is not changed by 1.
-LARGE = 1e9
-
 
 def _like(x: Expr, value: float) -> Const:
     """A literal of the dtype that ``x`` is computed with."""
@@ -45,34 +42,6 @@ def sign(x: Expr) -> Expr:
 def without_nan(fold: Callable[[Expr, Expr], Expr], a: Expr, b: Expr) -> Expr:
     """A maximum or a minimum, of a number and NaN the number."""
     return te.select(te.not_equal(a, a), b, te.select(te.not_equal(b, b), a, fold(a, b)))
-
-
-def sinh(x: Expr) -> Expr:
-    """With all digits near 0 too."""
-    return (te.expm1(x) - te.expm1(-x)) * 0.5
-
-
-def cosh(x: Expr) -> Expr:
-    return (te.exp(x) + te.exp(-x)) * 0.5
-
-
-def asinh(x: Expr) -> Expr:
-    """sign(x) · log1p(|x| + x² / (1 + √(x² + 1))), which has all digits near 0. Of large |x| log 2|x|."""
-    size = te.abs(x)
-    value = te.log1p(size + size * size / (te.sqrt(size * size + 1.0) + 1.0))
-    value = te.select(size > LARGE, te.log(size) + math.log(2), value)
-    return te.select(x < 0, -value, value)
-
-
-def acosh(x: Expr) -> Expr:
-    """log(x + √(x² - 1)), of x - 1, which is exact near 1. Of large x log 2x; NaN below 1."""
-    d = x - 1.0
-    value = te.log1p(d + te.sqrt(te.select(d < 0, d, d * (d + 2.0))))
-    return te.select(x > LARGE, te.log(x) + math.log(2), value)
-
-
-def atanh(x: Expr) -> Expr:
-    return te.log1p(x * 2.0 / (1.0 - x)) * 0.5
 
 
 # --- activations ------------------------------------------------------------------------------
@@ -170,31 +139,7 @@ def hardshrink(x: Expr, lambd: float = 0.5) -> Expr:
     return te.select(te.equal(x, x), shrink(x, 0.0, lambd), x)
 
 
-# --- angles -----------------------------------------------------------------------------------
-
-# Cephes' atan (Moshier, Methods and programs for mathematical functions, 1989): both of x², of highest first.
-_ATAN_P = (
-    -0.8750608600031904,
-    -16.157537187333652,
-    -75.00855792314705,
-    -122.88666844901361,
-    -64.85021904942025,
-)
-_ATAN_Q = (
-    1.0,
-    24.858464901423062,
-    165.02700983169885,
-    432.88106049129027,
-    485.3903996359137,
-    194.5506571482614,
-)
-
-
-def _polynomial(x: Expr, coefficients: tuple[float, ...]) -> Expr:
-    out = x * coefficients[0] + coefficients[1]
-    for c in coefficients[2:]:
-        out = out * x + c
-    return out
+# --- signs ------------------------------------------------------------------------------------
 
 
 def negative(x: Expr) -> Expr:
@@ -206,32 +151,3 @@ def with_sign(size: Expr, of: Expr) -> Expr:
     """The size of a float with the sign of another."""
     size = te.abs(size)
     return te.select(negative(of), -size, size)
-
-
-def atan(x: Expr) -> Expr:
-    size = te.abs(x)
-    far, middle = size > 2.414213562373095, size > 0.66
-    one = _like(x, 1)
-    near = te.select(far, -one / size, te.select(middle, (size - 1.0) / (size + 1.0), size))
-    z = near * near
-    value = near + near * (z * _polynomial(z, _ATAN_P) / _polynomial(z, _ATAN_Q))
-    start = te.select(far, _like(x, math.pi / 2), te.select(middle, _like(x, math.pi / 4), _like(x, 0)))
-    return with_sign(start + value, x)
-
-
-def asin(x: Expr) -> Expr:
-    return atan(x / te.sqrt((1.0 - x) * (1.0 + x)))
-
-
-def acos(x: Expr) -> Expr:
-    return atan(te.sqrt(1.0 - x) / te.sqrt(1.0 + x)) * 2.0
-
-
-def hypot(x: Expr, y: Expr) -> Expr:
-    """√(x² + y²), of which no part overflows."""
-    a, b = te.abs(x), te.abs(y)
-    large, small = te.maximum(a, b), te.minimum(a, b)
-    ratio = small / large
-    value = large * te.sqrt(ratio * ratio + 1.0)
-    plain = te.any(te.equal(large, 0), te.equal(a, te.inf), te.equal(b, te.inf))
-    return te.select(plain, te.select(te.equal(large, 0), large, _like(x, math.inf)), value)

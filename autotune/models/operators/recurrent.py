@@ -1,4 +1,4 @@
-"""Recurrent networks, unrolled: one product for the inputs of all steps, then one product a step.
+"""Recurrent networks: one product for the inputs of all steps, then a scan.
 
 A layer goes over x (steps, batch, in) and gives its states as (steps, batch, hidden), and the last of them.
 """
@@ -7,94 +7,117 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from autotune.models.operators import functions as f
 from autotune.models.operators.axes import reshape
 from autotune.models.operators.base import UnsupportedForm, cast, number, stage
 from autotune.models.operators.indexing import reverse_sequence
 from autotune.models.operators.known import KnownTensor, Value
-from autotune.models.operators.movement import concat, flip, part, transpose
+from autotune.models.operators.movement import concat, part, transpose
 from autotune.models.operators.node import OnnxNode
 from autotune.models.operators.table import Floats, onnx_op
 from schedules import te
 from schedules.dtypes import computed
 from schedules.expr import Expr
 
-# Most steps of a layer: each has stages of its own.
-LONGEST = 1024
 Fn = Callable[[Expr], Expr]
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One direction of a layer. ``w`` (gates · hidden, in) and ``r`` (gates · hidden, hidden) are the weights
-    of inputs and of states; ``b`` and ``rb`` (gates · hidden,) are added to their products. ``peephole``
-    (3 · hidden,): of the gates i, o, f by the cell. ``functions``: of the gates, of the candidate, of the
-    cell. ``clip``: bound of what they are given, 0 for none. ``lengths`` (batch,): steps of each sequence.
-    ``backwards``: from the last step to the first."""
+    """One direction of a layer. ``w`` (gates · hidden, in) and ``r`` (gates · hidden, shown) are the weights
+    of inputs and of states; ``b`` and ``rb`` (gates · hidden,) are added to their products. ``functions``: of
+    the gates, of the candidate, of the cell. ``gates``: how many, with the candidate. ``clip``: bound of what
+    functions are given, 0 for none. ``peephole`` (3 · hidden,): of the gates i, o, f by the cell. ``lengths``
+    (batch,): steps of each sequence. ``backwards``: from the last step to the first. ``projection`` (shown,
+    hidden): a factor of the states "h", which are of its size."""
 
     w: te.Tensor
     r: te.Tensor
     b: te.Tensor | None
     rb: te.Tensor | None
     functions: tuple[Fn, ...]
+    gates: int
     clip: float = 0.0
     peephole: te.Tensor | None = None
     lengths: te.Tensor | None = None
     backwards: bool = False
+    projection: te.Tensor | None = None
 
     @property
     def hidden(self) -> int:
-        return self.r.shape[1]
+        return self.r.shape[0] // self.gates
 
 
-State = dict[str, te.Tensor]
-# step(what all inputs of a step give (batch, gates · hidden), state): the next state, "h" and others.
-Step = Callable[["_Steps", te.Tensor, State], State]
+States = dict[str, te.Tensor]
+# step(what the steps have in common, what all inputs give, the states): the next states, "h" and others.
+Step = Callable[["_Steps", te.Tensor, States], States]
 
 
 class _Steps:
-    """What the steps of a layer have in common."""
+    """What the stages of a step have in common: their first axis is that of the scan."""
 
     def __init__(self, layer: Layer, x: te.Tensor) -> None:
-        self.layer, self.batch, self.n = layer, x.shape[1], layer.hidden
+        self.layer, self.steps, self.batch, self.n = layer, x.shape[0], x.shape[1], layer.hidden
         self.dtype = x.dtype
+        # backwards over sequences of different lengths each is turned around instead
+        self.reverse = layer.backwards and layer.lengths is None
+        self.weights = transpose(layer.r, (1, 0))  # columns lie side by side, as the gates of a step do
+
+    def before(self, state: te.Tensor, t: Expr, b: Expr, j: Expr) -> Expr:
+        """An element of a state as the step before left it."""
+        return state[t + 1 if self.reverse else t - 1, b, j]
 
     def bounded(self, v: Expr) -> Expr:
         by = self.layer.clip
         return te.maximum(te.minimum(v, by), -by) if by else v
 
-    def product(self, h: te.Tensor, first: int = 0, count: int = 0) -> te.Tensor:
-        """A state times rows of ``r`` from gate ``first`` on."""
-        rows = (count or self.layer.r.shape[0] // self.n - first) * self.n
-        k, r = te.reduce_axis(self.n, "k"), self.layer.r
+    def product(self, h: Callable[[Expr, Expr, Expr], Expr], first: int = 0, count: int = 0) -> te.Tensor:
+        """A state times columns of the weights from gate ``first`` on."""
+        columns = (count or self.weights.shape[1] // self.n - first) * self.n
+        k, r = te.reduce_axis(self.weights.shape[0], "k"), self.weights
 
-        def value(b: Expr, j: Expr) -> te.Reduction:
-            return te.sum(h[b, k] * r[j + first * self.n, k], axis=k)
+        def value(t: Expr, b: Expr, j: Expr) -> te.Reduction:
+            return te.sum(h(t, b, k) * r[k, j + first * self.n], axis=k)
 
-        return stage((self.batch, rows), value, "dot")
+        return stage((self.steps, self.batch, columns), value, "dot")
 
     def added(self, i: Expr) -> Expr:
         """What is added to the product of states."""
         rb = self.layer.rb
         return number(0, self.dtype) if rb is None else te.cast(rb[i], computed(self.dtype))
 
-    def state(self, value: Callable[[Expr, Expr], Expr], name: str) -> te.Tensor:
-        return stage((self.batch, self.n), lambda b, j: te.cast(value(b, j), self.dtype), name)
+    def next(self, old: te.Tensor, value: Callable[[Expr, Expr, Expr], Expr], name: str) -> te.Tensor:
+        """What a step stores in a state: a value, or what was there, where a sequence has ended."""
+        n = self.layer.lengths
+
+        def stored(t: Expr, b: Expr, j: Expr) -> Expr:
+            new = te.cast(value(t, b, j), self.dtype)
+            return new if n is None else te.select(te.cast(t, n.dtype) < n[b], new, self.before(old, t, b, j))
+
+        return stage((self.steps, *old.shape[1:]), stored, name)
+
+    def projected(self, h: te.Tensor, p: te.Tensor) -> te.Tensor:
+        """A state times the weights of what a layer shows."""
+        k = te.reduce_axis(self.n, "k")
+        return stage((*h.shape[:2], p.shape[0]), lambda t, b, j: te.sum(p[j, k] * h[t, b, k], axis=k), "dot")
 
 
-def run(layer: Layer, x: te.Tensor, start: State, step: Step) -> tuple[te.Tensor, State]:
+def run(layer: Layer, x: te.Tensor, start: States, step: Step) -> tuple[te.Tensor, States]:
     """(the states "h" of all steps, the last state). ``start``: the first state, of (batch, hidden) each.
     Raises ValueError for shapes that do not fit."""
     steps, batch, n = x.shape[0], x.shape[1], layer.hidden
     if layer.w.shape[1] != x.shape[2] or layer.w.shape[0] != layer.r.shape[0]:
         raise ValueError(f"weights of {list(layer.w.shape)} and {list(layer.r.shape)} for {list(x.shape)}")
     for name, first in start.items():
-        if first.shape != (batch, n):
-            raise ValueError(f"the first state {name} is of {list(first.shape)}, not {[batch, n]}")
-    given = x
-    if layer.backwards:
-        given = flip(x, [0]) if layer.lengths is None else reverse_sequence(x, layer.lengths, 1, 0)
+        own = n if layer.projection is None or name != "h" else layer.projection.shape[0]
+        if first.shape != (batch, own):
+            raise ValueError(f"the first state {name} is of {list(first.shape)}, not {[batch, own]}")
+    common = _Steps(layer, x)
+    lengths = layer.lengths
+    turned = lengths if layer.backwards else None
+    given = x if turned is None else reverse_sequence(x, turned, 1, 0)
     k, w, b = te.reduce_axis(x.shape[2], "k"), layer.w, layer.b
 
     def products(t: Expr, i: Expr, j: Expr) -> te.Reduction:
@@ -104,101 +127,120 @@ def run(layer: Layer, x: te.Tensor, start: State, step: Step) -> tuple[te.Tensor
     if b is not None:
         dot = inputs
         inputs = stage(dot.shape, lambda t, i, j: dot[t, i, j] + b[j], "inputs")
-    common, state = _Steps(layer, x), dict(start)
-    every = []
-    for t in range(steps):
-        own = reshape(part(inputs, 0, t, 1), inputs.shape[1:])
-        made = step(common, own, state)
-        made, shown = _within(layer.lengths, t, state, made)
-        state = made
-        every.append(reshape(shown, (1, batch, n)))
-    y = concat(every, 0)
-    if layer.backwards:
-        y = flip(y, [0]) if layer.lengths is None else reverse_sequence(y, layer.lengths, 1, 0)
-    return y, state
+    states = {
+        name: te.state((steps, *first.shape), x.dtype, partial(_first, first), 0, name, common.reverse)
+        for name, first in start.items()
+    }
+    made = step(common, inputs, states)
+    every = dict(zip(made, te.scan([states[s] for s in made], [*made.values()]), strict=True))
+    last = 0 if common.reverse else steps - 1
+    state = {name: reshape(part(t, 0, last, 1), t.shape[1:]) for name, t in every.items()}
+    y = every["h"]
+    if lengths is not None:
+        y = _shown(y, lengths)
+    return (y if turned is None else reverse_sequence(y, turned, 1, 0)), state
 
 
-def _within(lengths: te.Tensor | None, t: int, old: State, new: State) -> tuple[State, te.Tensor]:
-    """(the state, which a sequence that has ended keeps, and the "h" that is shown, which is 0 there)."""
-    if lengths is None:
-        return new, new["h"]
-    n = lengths
+def _first(start: te.Tensor, t: Expr, b: Expr, j: Expr) -> Expr:
+    """A state before the first step."""
+    return start[b, j]
 
-    def kept(a: te.Tensor, b: te.Tensor) -> te.Tensor:
-        return stage(a.shape, lambda i, j: te.select(n[i] > t, a[i, j], b[i, j]), "state")
 
-    h = new["h"]
-    shown = stage(h.shape, lambda i, j: te.select(n[i] > t, h[i, j], te.const(0, h.dtype)), "shown")
-    return {name: kept(new[name], old[name]) for name in new}, shown
+def _shown(h: te.Tensor, lengths: te.Tensor) -> te.Tensor:
+    """The states of all steps, 0 where a sequence has ended."""
+    zero = te.const(0, h.dtype)
+
+    def value(t: Expr, b: Expr, j: Expr) -> Expr:
+        return te.select(te.cast(t, lengths.dtype) < lengths[b], h[t, b, j], zero)
+
+    return stage(h.shape, value, "shown")
 
 
 # --- cells ------------------------------------------------------------------------------------
 
 
-def plain(s: _Steps, x: te.Tensor, state: State) -> State:
+def plain(s: _Steps, x: te.Tensor, states: States) -> States:
     """f(x + R·h) (Elman, Finding structure in time, 1990)."""
     (f,) = s.layer.functions
-    dot = s.product(state["h"])
-    return {"h": s.state(lambda b, j: f(s.bounded(x[b, j] + dot[b, j] + s.added(j))), "h")}
+    h = states["h"]
+    dot = s.product(partial(s.before, h))
+
+    def value(t: Expr, b: Expr, j: Expr) -> Expr:
+        return f(s.bounded(x[t, b, j] + dot[t, b, j] + s.added(j)))
+
+    return {"h": s.next(h, value, "h")}
 
 
-def lstm(input_forget: bool) -> Step:
-    """Gates i, o, f and the candidate c in this order (Hochreiter and Schmidhuber, Long short-term memory,
-    1997; peepholes: Gers and Schmidhuber, 2000). ``input_forget``: f is 1 - i."""
+def lstm(input_forget: bool = False, order: Sequence[int] = (0, 1, 2, 3)) -> Step:
+    """Hochreiter and Schmidhuber, Long short-term memory, 1997; peepholes: Gers and Schmidhuber, 2000.
+    ``order``: the places of the gates i, o, f and of the candidate. ``input_forget``: f is 1 - i."""
 
-    def step(s: _Steps, x: te.Tensor, state: State) -> State:
+    def step(s: _Steps, x: te.Tensor, states: States) -> States:
         f, g, h = s.layer.functions
-        n, dot, cell, p = s.n, s.product(state["h"]), state["c"], s.layer.peephole
+        n, p, cell = s.n, s.layer.peephole, states["c"]
+        dot = s.product(partial(s.before, states["h"]))
 
-        def gate(b: Expr, j: Expr, nth: int, of: te.Tensor | None, fn: Fn) -> Expr:
-            at = j + nth * n
-            v = x[b, at] + dot[b, at] + s.added(at)
+        def gate(nth: int, fn: Fn, at_step: Sequence[Expr], of: Expr | None = None) -> Expr:
+            t, b, j = at_step
+            at = j + order[nth] * n
+            v = x[t, b, at] + dot[t, b, at] + s.added(at)
             if of is not None and p is not None:
-                v = v + p[j + nth * n] * of[b, j]
+                v = v + p[j + nth * n] * of
             return fn(s.bounded(v))
 
-        def next_cell(b: Expr, j: Expr) -> Expr:
-            i = gate(b, j, 0, cell, f)
-            forget = 1.0 - i if input_forget else gate(b, j, 2, cell, f)
-            return forget * cell[b, j] + i * gate(b, j, 3, None, g)
+        def next_cell(*at: Expr) -> Expr:
+            old = s.before(cell, *at)
+            i = gate(0, f, at, old)
+            forget = 1.0 - i if input_forget else gate(2, f, at, old)
+            return forget * old + i * gate(3, g, at)
 
-        new = s.state(next_cell, "c")
-        return {"h": s.state(lambda b, j: gate(b, j, 1, new, f) * h(new[b, j]), "h"), "c": new}
+        def next_state(*at: Expr) -> Expr:
+            return gate(1, f, at, new[at]) * h(new[at])
+
+        new = s.next(cell, next_cell, "c")
+        if s.layer.projection is None:
+            return {"h": s.next(states["h"], next_state, "h"), "c": new}
+        whole = stage(new.shape, lambda *at: te.cast(next_state(*at), s.dtype), "whole")
+        small = s.projected(whole, s.layer.projection)
+        return {"h": s.next(states["h"], lambda *at: small[at], "h"), "c": new}
 
     return step
 
 
-def gru(linear_before_reset: bool) -> Step:
-    """Gates z, r and the candidate in this order (Cho et al., Learning phrase representations, 2014).
-    ``linear_before_reset``: r is a factor of the product R·h, not of h."""
+def gru(linear_before_reset: bool, order: Sequence[int] = (0, 1, 2)) -> Step:
+    """Cho et al., Learning phrase representations, 2014. ``order``: the places of the gates z, r and of the
+    candidate. ``linear_before_reset``: r is a factor of the product R·h, not of h."""
 
-    def step(s: _Steps, x: te.Tensor, state: State) -> State:
+    def step(s: _Steps, x: te.Tensor, states: States) -> States:
         f, g = s.layer.functions
-        n, h = s.n, state["h"]
-        dot = s.product(h, 0, 3 if linear_before_reset else 2)
+        n, h = s.n, states["h"]
+        before = partial(s.before, h)
+        dot = s.product(before, 0, 3 if linear_before_reset else 2)
 
-        def gate(b: Expr, j: Expr, nth: int) -> Expr:
-            at = j + nth * n
-            return f(s.bounded(x[b, at] + dot[b, at] + s.added(at)))
+        def gate(nth: int, t: Expr, b: Expr, j: Expr) -> Expr:
+            at = j + order[nth] * n
+            return f(s.bounded(x[t, b, at] + dot[t, b, at] + s.added(at)))
 
         if linear_before_reset:
 
-            def candidate(b: Expr, j: Expr) -> Expr:
-                at = j + 2 * n
-                return g(s.bounded(x[b, at] + gate(b, j, 1) * (dot[b, at] + s.added(at))))
+            def candidate(t: Expr, b: Expr, j: Expr) -> Expr:
+                at = j + order[2] * n
+                return g(s.bounded(x[t, b, at] + gate(1, t, b, j) * (dot[t, b, at] + s.added(at))))
 
         else:
-            reset = s.state(lambda b, j: gate(b, j, 1) * h[b, j], "reset")
-            third = s.product(reset, 2)
+            reset = stage(
+                (s.steps, s.batch, n), lambda *at: te.cast(gate(1, *at) * before(*at), s.dtype), "reset"
+            )
+            third = s.product(lambda *at: reset[at], 2)
 
-            def candidate(b: Expr, j: Expr) -> Expr:
-                return g(s.bounded(x[b, j + 2 * n] + third[b, j] + s.added(j + 2 * n)))
+            def candidate(t: Expr, b: Expr, j: Expr) -> Expr:
+                return g(s.bounded(x[t, b, j + 2 * n] + third[t, b, j] + s.added(j + 2 * n)))
 
-        def next_state(b: Expr, j: Expr) -> Expr:
-            z = gate(b, j, 0)
-            return (1.0 - z) * candidate(b, j) + z * h[b, j]
+        def next_state(*at: Expr) -> Expr:
+            z = gate(0, *at)
+            return (1.0 - z) * candidate(*at) + z * before(*at)
 
-        return {"h": s.state(next_state, "h")}
+        return {"h": s.next(h, next_state, "h")}
 
     return step
 
@@ -269,8 +311,6 @@ def _recurrent(
     gates, functions, names = _KINDS[node.op]
     if r.shape[1] != gates * n or count != (2 if direction == "bidirectional" else 1):
         raise ValueError(f"weights of {list(w.shape)} and {list(r.shape)} for direction {direction!r}")
-    if steps > LONGEST:
-        raise UnsupportedForm(f"it has {steps} steps, more than {LONGEST}, each of which has own kernels")
     if "clip" in node.attributes and clip <= 0:
         raise ValueError(f"clip {clip} is not above 0")
     if isinstance(lengths, KnownTensor) and bool((lengths.array() == steps).all()):
@@ -295,7 +335,7 @@ def _recurrent(
         layer = Layer(
             of(w, d), of(r, d), None if b is None else part(b, 0, 0, gates * n),
             None if b is None else part(b, 0, gates * n, gates * n),
-            tuple(fns[d * each : (d + 1) * each]), clip,
+            tuple(fns[d * each : (d + 1) * each]), gates, clip,
             None if peephole is None else of(node.tensor(peephole), d),
             None if lengths is None else node.tensor(lengths), direction == "reverse" or d == 1,
         )  # fmt: skip

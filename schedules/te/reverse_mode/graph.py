@@ -18,7 +18,7 @@ from schedules.dtypes import computed
 from schedules.expr import INDEX, Compare, Const, Expr, Logic, Select, Var
 from schedules.loads import with_loads
 from schedules.te.compute_dag import Reducer, operand
-from schedules.te.tensors import Key, Op, Tensor, TensorLoad, discover, key
+from schedules.te.tensors import Key, Op, Tensor, TensorLoad, discover, key, loops_of
 
 # A pass: gets tensors and the stages that must stay as they are, and returns equal tensors.
 Rewrite = Callable[[Sequence[Tensor], Collection[Op]], list[Tensor]]
@@ -155,6 +155,30 @@ def stages(roots: Sequence[Tensor]) -> list[Op]:
     return discover([t.op for t in roots if t.op is not None])[0]
 
 
+def active(ops: Sequence[Op], wanted: Iterable[Key]) -> set[Key]:
+    """What changes with ``wanted`` tensors: these, and outputs of stages."""
+    found = set(wanted)
+    before = -1
+    while len(found) > before:  # a state of a scan is read before it is stored
+        before = len(found)
+        for op in ops:
+            if any(key(x.tensor) in found and E.is_float(x.dtype) for v in op.values for x in loads(v)):
+                found |= {(op, n) for n, v in enumerate(op.values) if E.is_float(E.dtype_of(v))}
+    return found
+
+
+def states_of(group: Collection[Op]) -> dict[Key, Tensor]:
+    """The states that stages read and one of them stores: of a scan, whose stages go together."""
+    read = {key(x.tensor): x.tensor for op in group for x in reads(op) if x.tensor.carry is not None}
+    return {k: t for k, t in read.items() if k[0] in group}
+
+
+def in_groups(ops: Sequence[Op]) -> list[list[Op]]:
+    """Stages in topological order, those of a scan together."""
+    states = any(x.tensor.carry is not None for op in ops for x in reads(op))
+    return loops_of(ops) if states else [[op] for op in ops]
+
+
 def like(op: Op, value: Expr, **how: Any) -> Tensor:
     """A stage of one output as another, with another value, and other ``axes``, ``reduce_axes`` or
     ``names``."""
@@ -174,18 +198,35 @@ def rebuilt(
     changed. ``given``: tensors that take the place of others."""
     now: dict[Key, Tensor] = dict(given or {})
     ops, _ = discover([t.op for t in roots if t.op is not None])
-    for op in ops:
-        if all((op, o) in now for o in range(len(op.values))):
-            continue
-        values, places = (tuple(replaced(v, now) for v in every) for every in (op.values, op.places))
-        pairs = zip((*values, *places), (*op.values, *op.places), strict=True)
-        same = all(a is b for a, b in pairs)
-        new = op if same else replace(op, values=values, places=places)
-        other = change(op, new)
-        if other is not None:
-            now.setdefault((op, 0), other)
-        elif not same:
-            shape = tuple(n for _, n in op.axes)
-            for o, v in enumerate(values):
-                now.setdefault((op, o), Tensor(shape, E.dtype_of(v), op.names[o], new, o))
+    # Stages of a scan read what later ones store: they become others together.
+    for group in in_groups(ops):
+        outer = [x.tensor for op in group for x in reads(op) if key(x.tensor)[0] not in group]
+        states = {k: t for k, t in states_of(group).items() if k not in now}
+        if states and any(key(t) in now for t in outer):
+            now |= {k: replace(t, carry=replace(t.carry, stored=[])) for k, t in states.items() if t.carry}
+        for op in group:
+            _rebuild(op, now, change if not states else lambda old, new: None, states)
     return [now.get(key(t), t) for t in roots]
+
+
+def _rebuild(
+    op: Op, now: dict[Key, Tensor], change: Callable[[Op, Op], Tensor | None], states: Mapping[Key, Tensor]
+) -> None:
+    """Put in ``now`` what a stage becomes. ``states``: those of its scan, in ``now`` if it changes."""
+    if all((op, o) in now and (op, o) not in states for o in range(len(op.values))):
+        return
+    values, where, places = (tuple(replaced(v, now) for v in x) for x in (op.values, op.where, op.places))
+    was = (*op.values, *op.where, *op.places)
+    same = all(a is b for a, b in zip((*values, *where, *places), was, strict=True))
+    new = op if same else replace(op, values=values, where=where, places=places)
+    other = change(op, new)
+    if other is not None:
+        now.setdefault((op, 0), other)
+    elif not same:
+        shape = tuple(n for _, n in op.axes)
+        for o, v in enumerate(values):
+            made = Tensor(shape, E.dtype_of(v), op.names[o], new, o)
+            if (op, o) in states and (state := now.get((op, o))) is not None and state.carry is not None:
+                state.carry.stored.append(made)
+                now[op, o] = made
+            now.setdefault((op, o), made)

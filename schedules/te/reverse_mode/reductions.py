@@ -22,10 +22,12 @@ def own_element(op: Op, n: int) -> Expr:
     return _over_own_axes(op, t)
 
 
-def values_gradients(op: Op, heads: Mapping[int, Expr], values: Sequence[Expr]) -> dict[int, Expr]:
+def values_gradients(
+    op: Op, heads: Mapping[int, Expr], values: Sequence[Expr], what: str = "te.gradient"
+) -> dict[int, Expr]:
     """{output: the gradient of the value that a point of the stage has for it}, over the stage's axes, from
-    the gradients of the outputs. ``values``: those of the stage over its whole box. Raises `WorkloadError`
-    for reducers over tuples whose parts depend on each other."""
+    the gradients of the outputs. ``values``: those of the stage over its whole box. ``what``: what errors
+    name. Raises `WorkloadError` for reducers over tuples whose parts depend on each other."""
     if op.reducer is None:
         return dict(heads)
     out: dict[int, Expr] = {}
@@ -33,7 +35,7 @@ def values_gradients(op: Op, heads: Mapping[int, Expr], values: Sequence[Expr]) 
         how = op.reducer.operation(n)
         if not how:
             raise WorkloadError(
-                f"te.gradient: stage {op.names[n] or '(unnamed)'} reduces by {op.reducer.name}, which has no "
+                f"{what}: stage {op.names[n] or '(unnamed)'} reduces by {op.reducer.name}, which has no "
                 "derivative here; te.sum, te.prod, te.max and te.min have, and reducers that do such things "
                 "to each of their values"
             )

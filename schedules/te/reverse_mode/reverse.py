@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from schedules import expr as E
@@ -18,7 +19,9 @@ from schedules.te.reverse_mode.domains import with_domains
 from schedules.te.reverse_mode.gather import gather
 from schedules.te.reverse_mode.graph import (
     Rewrite,
+    active,
     added,
+    in_groups,
     like,
     load,
     placed,
@@ -26,7 +29,9 @@ from schedules.te.reverse_mode.graph import (
     rebuilt,
     stage,
     stages,
+    states_of,
     targets,
+    zero,
 )
 from schedules.te.reverse_mode.invariance import without_effect
 from schedules.te.reverse_mode.pads import padded
@@ -77,9 +82,12 @@ def gradient(
     a `te.max` get an n-th each (torch.amax). te.abs has slope 0 at 0. Integers, comparisons, and te.floor,
     te.ceil and te.round pass no gradient. float16 and bfloat16 are computed with as float32 up to the result.
 
-    Open sizes stay open. Raises `WorkloadError`: an input that no output depends on, shapes or dtypes that do
-    not fit, other sizes that vary, open ones whose gradient is another expression at some size, and reducers
-    over tuples whose parts depend on each other, such as an argmax.
+    Of a scan it is a scan the other way, which reads all states of the forward one. Those are computed first;
+    list them in ``saved`` where they are kept.
+
+    Open sizes stay open, but with a scan. Raises `WorkloadError`: an input that no output depends on, shapes
+    or dtypes that do not fit, other sizes that vary, open ones whose gradient is another expression at some
+    size, and reducers over tuples whose parts depend on each other, such as an argmax.
 
     >>> x, w = te.placeholder((8, 16), name="x"), te.placeholder((16, 4), name="w")
     >>> k = te.reduce_axis(16, "k")
@@ -93,8 +101,8 @@ def gradient(
     that read an element instead of scatters: Li et al., *Differentiable programming for image processing and
     deep learning in Halide*, 2018.
     """
-    outs, ins = _tensors(outputs, "outputs"), _tensors(inputs, "inputs")
-    kept = _tensors(saved, "saved")
+    outs, ins = tensors_of(outputs, "outputs"), tensors_of(inputs, "inputs")
+    kept = tensors_of(saved, "saved")
     heads = _heads(outs, output_gradients)
     roots = [*outs, *ins, *kept, *(h for h in heads if isinstance(h, Tensor))]
     dims = sizes_in(roots)
@@ -108,14 +116,19 @@ def gradient(
         of_outs, of_ins, of_kept = (list(map(form, ts)) for ts in (outs, ins, kept))
         return _derived(of_outs, of_ins, of_kept, seeds, not dims)  # scatters have fixed sizes
 
-    return with_open_sizes(roots, dims, derive) if dims else _inside(derive(lambda t: t))
+    if dims and any(x.tensor.carry is not None for op in stages(outs) for x in reads(op)):
+        raise _refused(
+            "the expression has a scan and sizes that vary; differentiate it at each size, with numbers for "
+            "its sizes"
+        )
+    return with_open_sizes(roots, dims, derive) if dims else inside(derive(lambda t: t))
 
 
-def _inside(results: list[Tensor]) -> list[Tensor]:
-    """The gradients, whose loads are proved inside. Raises `WorkloadError`."""
+def inside(results: list[Tensor], what: str = "a gradient") -> list[Tensor]:
+    """The derivatives, whose loads are proved inside. Raises `WorkloadError`."""
     for op in stages(results):
         extents = dict((*op.axes, *op.reduce_axes))
-        name = op.names[0] or "a gradient"
+        name = op.names[0] or what
         read_by = (*op.values, *op.places)
         check_loads(name, read_by, extents, lambda e: e.tensor.shape, op.where)  # type: ignore[attr-defined]
     return results
@@ -136,7 +149,8 @@ def _derived(
     found = _Reverse(ops, outs, seeds, {key(t) for t in ins}, pushes)
     results = [found.gradient(t) for t in ins]
     fixed = {*ops, *stages([h for h in heads if isinstance(h, Tensor)])}
-    for rewrite in PASSES:
+    scans = any(map(states_of, in_groups(ops)))
+    for rewrite in (without_copies,) if scans else PASSES:
         results = rewrite(results, fixed)
     results = cut(_named(results, ins, fixed), kept)
     return with_domains(results, fixed) if any(op.where for op in ops) else results
@@ -150,7 +164,7 @@ def inputs(tensors: Tensors) -> list[Tensor]:
     >>> te.inputs(te.compute((8,), lambda i: x[i] * y[i], name="z"))
     [tensor x[8] float32, tensor y[8] float32]
     """
-    ts = _tensors(tensors, "tensors", "te.inputs")
+    ts = tensors_of(tensors, "tensors", "te.inputs")
     _, leaves = discover([t.op for t in ts if t.op is not None])
     return list(dict.fromkeys([*(t for t in ts if t.op is None), *leaves]))
 
@@ -167,9 +181,9 @@ def cut(tensors: Tensors, stages: Tensors) -> list[Tensor]:
     >>> te.inputs(rest)
     [tensor y[8] float32]
     """
-    known = _tensors(stages, "stages", "te.cut")
+    known = tensors_of(stages, "stages", "te.cut")
     given = {key(t): placeholder(t.shape, t.dtype, t.name) for t in known}
-    return rebuilt(_tensors(tensors, "tensors", "te.cut"), given=given)
+    return rebuilt(tensors_of(tensors, "tensors", "te.cut"), given=given)
 
 
 class _Reverse:
@@ -187,15 +201,20 @@ class _Reverse:
         self.parts: dict[Key, list[Expr]] = {}  # what readers give, over i0, i1, ...
         self.totals: dict[Key, Expr] = {}
         self.names: dict[Key, str | None] = {}
-        self.active = set(wanted)  # what changes with an input
-        for op in ops:
-            if any(self.is_active(x) for x in reads(op)):
-                self.active |= {(op, n) for n in range(len(op.values))}
-        self.still = without_effect(ops, outs) - wanted
+        self.active = active(ops, wanted)  # what changes with an input
+        groups = in_groups(ops)
+        scans = any(map(states_of, groups))
+        self.still: set[Key] = set() if scans else without_effect(ops, outs) - wanted
         for t, head in zip(outs, heads, strict=True):
             self.give(t, head)
-        for op in reversed(ops):
-            self.back(op)
+        for group in reversed(groups):
+            states = states_of(group)
+            coming = self.through_steps(group, states)
+            for op in reversed(group):
+                for n in range(len(op.values)):
+                    if (op, n) in coming:
+                        self.arrived(coming[op, n], (op, n))
+                self.back(op, partial(_not_of, states))
 
     def is_active(self, x: TensorLoad) -> bool:
         """Whether a load changes with an input, and has a derivative."""
@@ -231,14 +250,54 @@ class _Reverse:
             return value.tensor
         return _named_stage(t.shape, value, t.name)
 
-    def back(self, op: Op) -> None:
-        """Hand the gradients of a stage's outputs to what it reads."""
+    def through_steps(self, group: Sequence[Op], states: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
+        """Hand what the stages of a scan give to the states that they read. Gradients of these stages are not
+        known yet: they are states of a scan that runs the other way, which are returned, by stage."""
+        coming: dict[Key, Tensor] = {}
+        for op in group if states else ():
+            if not any(self.moves(x) and states.get(key(x.tensor)) is x.tensor for x in reads(op)):
+                continue
+            carry = next(iter(states.values())).carry
+            assert carry is not None
+            back = replace(carry, step=-carry.step, stored=[])
+            shape = tuple(n for _, n in op.axes)
+            for n in range(len(op.values)):
+                if (op, n) in self.active:
+                    dtype = computed(E.dtype_of(op.values[n]))
+                    coming[op, n] = Tensor(shape, dtype, derived_name(op.names[n]), carry=back)
+                    back = replace(back, stored=[])
+            heads = {n: load(coming[op, n]) for n in range(len(op.values)) if (op, n) in coming}
+            self.hand(op, heads, lambda x: states.get(key(x.tensor)) is x.tensor)
+        return coming
+
+    def arrived(self, coming: Tensor, t: Key) -> None:
+        """The gradient of a stage of a scan is known: it is what each step back stores."""
+        assert coming.carry is not None
+        value = self.total(t, coming.shape)
+        made = value.tensor if isinstance(value, TensorLoad) else None
+        if made is None or made.op is None or made.dtype != coming.dtype:
+            value = zero(coming.dtype) if value is None else value
+            made = stage(coming.shape, cast(E.widen(value), coming.dtype), name=coming.name)
+            self.totals[t] = load(made)
+        coming.carry.stored.append(made)
+
+    def back(self, op: Op, wanted: Callable[[TensorLoad], bool]) -> None:
+        """Hand the gradients of a stage's outputs to what it reads, where that is ``wanted``."""
         shape = tuple(n for _, n in op.axes)
-        own = op.places or tuple(Var(v) for v, _ in op.axes)
-        env: dict[str, Expr] = {to.name: p for p, to in zip(own, targets(len(shape)), strict=True)}
         given = {n: self.total((op, n), shape) for n in range(len(op.values)) if (op, n) in self.active}
-        heads = {n: placed(E.widen(g), env) for n, g in given.items() if g is not None}
-        if not heads or not any(self.moves(x) for x in reads(op)):
+        self.hand(op, {n: g for n, g in given.items() if g is not None}, wanted)
+
+    def hand(self, op: Op, given: Mapping[int, Expr], wanted: Callable[[TensorLoad], bool]) -> None:
+        """Hand gradients of a stage's outputs, over i0, i1, ..., to what it reads and is ``wanted``."""
+        own = op.places or tuple(Var(v) for v, _ in op.axes)
+        env: dict[str, Expr] = {to.name: p for p, to in zip(own, targets(len(own)), strict=True)}
+        steps = any(x.tensor.carry is not None for x in reads(op))  # what those of a scan make stays in its order
+        heads = {n: placed(E.widen(g), env) for n, g in given.items()}
+
+        def moves(x: TensorLoad) -> bool:
+            return self.moves(x) and wanted(x)
+
+        if not heads or not any(map(moves, reads(op))):
             return
         parts: dict[TensorLoad, list[Term]] = {}
         values = masked_op(op).values
@@ -246,11 +305,12 @@ class _Reverse:
             value = values[n]
             stored = own_element(op, n) if op.reducer is None else None
             for x, found in terms(value, head, stored, self.moves).items():
-                parts.setdefault(x, []).extend(found)
+                if wanted(x):
+                    parts.setdefault(x, []).extend(found)
         points = _points(op)
         for x, found in parts.items():
-            part_of = push if self.pushes and is_gathered(x) else gather
-            part = part_of(points, x, found, derived_name(x.tensor.name))
+            pushes = self.pushes and is_gathered(x) and (x.tensor.op is None or not steps)
+            part = (push if pushes else gather)(points, x, found, derived_name(x.tensor.name))
             if part is not None:
                 self.give(x.tensor, part)
 
@@ -261,6 +321,11 @@ def _points(op: Op) -> Op:
         return op
     axes = tuple((v, n) for (v, n), p in zip(op.axes, op.places, strict=True) if p == Var(v))
     return replace(op, axes=axes, places=())
+
+
+def _not_of(states: Mapping[Key, Tensor], x: TensorLoad) -> bool:
+    """Whether a load reads none of these states."""
+    return states.get(key(x.tensor)) is not x.tensor
 
 
 def _refused(why: str) -> WorkloadError:
@@ -300,20 +365,20 @@ def _named(results: Sequence[Tensor], ins: Sequence[Tensor], fixed: Collection[O
     return rebuilt(out, rename)
 
 
-def _tensors(given: object, what: str, of: str = "te.gradient") -> list[Tensor]:
+def tensors_of(given: object, what: str, of: str = "te.gradient") -> list[Tensor]:
     """One tensor or several as a list. Raises `WorkloadError`."""
     ts: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
     for t in ts:
         if not isinstance(t, Tensor):
             raise WorkloadError(f"{of}: {what} are te tensors, not {t!r} ({type(t).__name__})")
-    if of == "te.gradient":
+    if of in ("te.gradient", "te.jvp"):
         for n, t in enumerate(ts):
             if what != "saved" and not E.is_float(t.dtype):
-                raise _refused(f"{t!r} of {what} is not floating point, and has no gradient")
+                raise WorkloadError(f"{of}: {t!r} of {what} is not floating point, and has no derivative")
             if any(key(t) == key(u) for u in ts[:n]):
-                raise _refused(f"{t!r} stands twice in {what}; list it once")
+                raise WorkloadError(f"{of}: {t!r} stands twice in {what}; list it once")
         if not ts and what != "saved":
-            raise _refused(f"{what} is empty; give at least one tensor")
+            raise WorkloadError(f"{of}: {what} is empty; give at least one tensor")
     return ts
 
 

@@ -34,12 +34,17 @@ class Term:
 
 
 def terms(
-    value: Expr, head: Expr, own: Expr | None, wanted: Callable[[TensorLoad], bool]
+    value: Expr,
+    head: Expr,
+    own: Expr | None,
+    wanted: Callable[[TensorLoad], bool],
+    what: str = "te.gradient",
 ) -> dict[TensorLoad, list[Term]]:
     """For each load of ``value`` that is ``wanted``: the parts of its gradient, where the gradient of
     ``value`` is ``head``.
 
-    ``own``: what reads ``value`` itself once it is stored, None where it is not. Raises `WorkloadError` for
+    ``own``: what reads ``value`` itself once it is stored, None where it is not. ``what``: what errors name.
+    Raises `WorkloadError` for
     an operation that has a slope which is not known here."""
     # A part that is used several times gets its whole gradient before it hands on: users come first.
     given: dict[Expr, list[Term]] = {value: [Term((), head)]}
@@ -53,7 +58,7 @@ def terms(
             continue
         whole = _joined(parts)
         result = own if own is not None and e is value else e
-        for x, g, cond in _handed(e, whole.value, result, wanted):
+        for x, g, cond in _handed(e, whole.value, result, wanted, what):
             conds = whole.conditions if cond is None else (*whole.conditions, cond)
             given.setdefault(x, []).append(Term(conds, g))
     return found
@@ -85,7 +90,7 @@ def _joined(parts: list[Term]) -> Term:
 
 
 def _handed(
-    e: Expr, g: Expr, result: Expr, wanted: Callable[[TensorLoad], bool]
+    e: Expr, g: Expr, result: Expr, wanted: Callable[[TensorLoad], bool], what: str
 ) -> list[tuple[Expr, Expr, Expr | None]]:
     """What an operation with the gradient ``g`` hands on: (operand, its gradient, where, None: everywhere).
     ``result``: the value of ``e``, to be used where it helps."""
@@ -126,7 +131,7 @@ def _handed(
             slope = FUNCTIONS[fn].slope
             if slope is None:
                 raise WorkloadError(
-                    f"te.gradient: {E.show(e)} has no derivative here; write it with other functions, or "
+                    f"{what}: {E.show(e)} has no derivative here; write it with other functions, or "
                     "give the tensor that it makes as an input of the gradient"
                 )
             slopes = zip(args, slope(args, result), strict=True)

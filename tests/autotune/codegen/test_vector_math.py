@@ -25,10 +25,16 @@ LLVM_TYPE = {"float32": "float", "float64": "double"}
 LIMITS = {
     "float32": {"exp": 2.4e-7, "log": 2.4e-7, "tanh": 5e-7, "erf": 5e-7, "sigmoid": 5e-7}
     | {"sin": 8e-8, "cos": 8e-8, "tan": 8e-8, "pow": 8e-8, "log1p": 2.4e-7, "expm1": 1.5e-7}
-    | {"exp2": 1.5e-7, "atan2": 2.4e-7},
+    | {"exp2": 1.5e-7, "atan2": 2.4e-7}
+    | dict.fromkeys(("asin", "acos", "atan", "sinh", "cosh", "hypot"), 2e-7)
+    | dict.fromkeys(("asinh", "acosh", "atanh"), 3.3e-7)
+    | dict.fromkeys(("log2", "log10", "cbrt"), 1.1e-7),
     "float64": {"exp": 1e-15, "log": 1e-15, "tanh": 3e-15, "erf": 1e-14, "sigmoid": 3e-15}
     | {"sin": 2e-16, "cos": 2e-16, "tan": 3.5e-16, "pow": 2.2e-16, "log1p": 4e-16, "expm1": 2.6e-16}
-    | {"exp2": 2.6e-16, "atan2": 4e-16},
+    | {"exp2": 2.6e-16, "atan2": 4e-16}
+    | dict.fromkeys(("asin", "acos", "atan", "sinh", "cosh", "hypot"), 4e-16)
+    | dict.fromkeys(("asinh", "acosh", "atanh"), 6e-16)
+    | dict.fromkeys(("log2", "log10", "cbrt"), 2e-16),
 }
 
 
@@ -118,7 +124,7 @@ def _run(jit: llvm.LLJIT, fn: str, lanes: int, *xs: Array) -> Array:
 def _grid(fn: str, dtype: str) -> Array:
     """Dense points where the function moves, logarithmic ones everywhere else, down to the denormals."""
     info = np.finfo(dtype)
-    bound = {"exp": 750.0, "exp2": 1080.0, "sigmoid": 760.0}.get(fn, 30.0) if dtype == "float64" else 110.0
+    bound = {"exp": 750.0, "exp2": 1080.0, "sigmoid": 760.0, "sinh": 750.0, "cosh": 750.0}.get(fn, 30.0) if dtype == "float64" else 110.0
     low, high = math.log10(float(info.smallest_subnormal)), math.log10(float(info.max)) - 1e-6
     with np.errstate(all="ignore"):
         tiny = (10.0 ** np.linspace(low, high, 6001)).astype(dtype)
@@ -187,7 +193,18 @@ def test_special_values(jit: llvm.LLJIT, fn: str, dtype: str, lanes: int) -> Non
         "log1p": [inf, nan, nan, 0.0, -0.0, -inf, None, nan],
         "expm1": [inf, -1.0, nan, 0.0, -0.0, None, inf, -1.0],
         "exp2": [inf, 0.0, nan, 1.0, 1.0, 0.5, inf, 0.0],
-        "floor": whole, "ceil": whole, "round": whole,
+        "floor": whole, "ceil": whole, "round": whole, "trunc": whole,
+        "asin": [nan, nan, nan, 0.0, -0.0, None, nan, nan],
+        "acos": [nan, nan, nan, None, None, None, nan, nan],
+        "atan": [None, None, nan, 0.0, -0.0, None, None, None],
+        "sinh": [inf, -inf, nan, 0.0, -0.0, None, inf, -inf],
+        "cosh": [inf, inf, nan, 1.0, 1.0, None, inf, inf],
+        "asinh": [inf, -inf, nan, 0.0, -0.0, None, None, None],
+        "acosh": [inf, nan, nan, nan, nan, nan, None, nan],
+        "atanh": [nan, nan, nan, 0.0, -0.0, -inf, nan, nan],
+        "log2": [inf, nan, nan, -inf, -inf, nan, None, nan],
+        "log10": [inf, nan, nan, -inf, -inf, nan, None, nan],
+        "cbrt": [inf, -inf, nan, 0.0, -0.0, -1.0, None, None],
     }
     got = _run(jit, fn, lanes, x)
     for value, result, want in zip(x.tolist(), got.tolist(), expectations[fn], strict=True):
@@ -211,6 +228,17 @@ def test_powers_of_special_values(jit: llvm.LLJIT, dtype: str, lanes: int) -> No
     got = _run(jit, "pow", lanes, x, y)
     np.testing.assert_array_equal(np.signbit(got[got == 0]), np.signbit(expected[got == 0]))
     np.testing.assert_allclose(got, expected, rtol=info.eps, atol=info.smallest_subnormal)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_logarithms_of_powers_are_whole(jit: llvm.LLJIT, dtype: str) -> None:
+    info = np.finfo(dtype)
+    n = np.arange(info.minexp - info.nmant, info.maxexp)
+    np.testing.assert_array_equal(_run(jit, "log2", 8, np.exp2(n.astype(np.float64)).astype(dtype)), n)
+    n = np.arange(11 if dtype == "float32" else 23)  # which floats have
+    np.testing.assert_array_equal(_run(jit, "log10", 8, (10.0**n).astype(dtype)), n)
+    cubes = np.arange(-100, 101).astype(dtype)
+    np.testing.assert_array_equal(_run(jit, "cbrt", 8, cubes**3), cubes)
 
 
 @pytest.mark.parametrize("lanes", LANES)

@@ -320,3 +320,20 @@ def test_plain_loops_that_a_log_has_alone_are_named(tmp_path: Path) -> None:
     (said,) = [str(w.message) for w in warned]
     assert "2 of 2 tasks run as plain loops" in said and "as a run ended early" in said
     assert said.endswith("with more time") and "node/y0" in said
+
+
+@pytest.mark.usefixtures("nothing_measured")
+def test_a_model_ends_where_a_call_is_fast_enough(tmp_path: Path) -> None:
+    """The time is that of all that a call runs, those among it that had their share before."""
+    graph, _ = layers(4)
+    model, db = model_of(graph), tmp_path / "t.db"
+    first = tune_model(model, threads=1, db=db, until="10s", trials=40)
+    assert first.stopped == "reached" and first.in_place == () and first.measured < 40
+    assert first.aimed is not None and first.aimed.reached
+    assert first.aimed.time_s == pytest.approx(first.weighted_s)
+    # it had not its share: the next run goes on
+    again = tune_model(model, threads=1, db=db, until="1ns", trials=12)
+    assert again.skipped == 0 and again.measured > 0 and again.stopped == "trials"
+    assert again.aimed is not None and not again.aimed.reached
+    done = tune_model(model, threads=1, db=db, until="10s", trials=12)
+    assert done.measured == 0 and done.aimed is not None and done.aimed.reached

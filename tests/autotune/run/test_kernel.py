@@ -98,7 +98,10 @@ def test_several_outputs():
     outs = (np.zeros(6, np.float32), np.zeros(6))
     assert k(a, out=outs) is outs
     np.testing.assert_array_equal(outs[0], -a)
-    for wrong in (outs[0], list(outs), outs[:1]):
+    given = k(a * 3, out=list(outs))  # a list is a tuple
+    assert type(given) is tuple and all(x is y for x, y in zip(given, outs, strict=True))
+    np.testing.assert_array_equal(outs[0], a * -3)
+    for wrong in (outs[0], list(outs[:1]), outs[:1]):
         with pytest.raises(ArgumentError, match=r"tuple of 2 arrays \(p, q\)"):
             k(a, out=wrong)
     extra = np.zeros(6, np.float32)

@@ -81,7 +81,7 @@ def _taken(x: Any, dtype: str) -> bool:
     if isinstance(x, bool) or row.kind == "bool":
         return isinstance(x, bool) and row.kind == "bool"
     if row.kind == "int":
-        return isinstance(x, int) and x in row.range
+        return (isinstance(x, int) or x.is_integer()) and int(x) in row.range
     return x != x or abs(x) == math.inf or abs(x) <= row.largest
 
 
@@ -108,13 +108,58 @@ def test_numbers_of_python(x: Any, dtype: str) -> None:
 
 
 @given(given_=st.sampled_from(NAMES), dtype=st.sampled_from(NAMES))
-def test_numbers_of_numpy_have_the_dtype(given_: str, dtype: str) -> None:
+def test_numbers_of_numpy_are_taken_as_those_of_python(given_: str, dtype: str) -> None:
     x = DTYPES[given_].numpy.type(1)
-    if given_ == dtype:
-        assert number(x, buffer("s", (), dtype)) == x
+    if (given_ == "bool") == (dtype == "bool"):
+        a = number(x, buffer("s", (), dtype))
+        assert a == 1 and a.dtype == DTYPES[dtype].numpy
     else:
-        with pytest.raises(ArgumentError, match=f"is {given_}, but the kernel takes {dtype}: convert it"):
+        with pytest.raises(ArgumentError, match=f"but the kernel takes {dtype}: give "):
             number(x, buffer("s", (), dtype))
+
+
+EVERY = [True, 0, 3, -1, 128, 2**31, -(2**63), 2**63, 10**400, 2.5, 3.0, -0.0, 1e300, 3.4028235677973366e38, math.inf,
+         math.nan, *(DTYPES[n].numpy.type(1) for n in NAMES), np.float64(2.5), np.float64(1e300), np.int64(-5),
+         np.uint64(2**63)]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", NAMES)
+def test_machine_code_takes_numbers_as_python_does(dtype: str) -> None:
+    """A copy of the input, made of a number in machine code, has the bits that `number` gives, or both
+    refuse."""
+    s = te.placeholder((), dtype, "s")
+    k = at.build(at.Schedule([s, te.compute((1,), lambda i: s[()], "y")]), threads=1)
+    for x in EVERY:
+        try:
+            want = number(x, k.parameters[0][0])
+        except ArgumentError as err:
+            with pytest.raises(ArgumentError) as got:
+                k(x)
+            assert str(got.value) == str(err)
+            continue
+        assert k(x).tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int32", "bool", "float16"])
+def test_a_number_costs_what_an_array_costs(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first try, in machine code, takes it: nothing else is asked."""
+    s = te.placeholder((), dtype, "s")
+    k = at.build(at.Schedule([s, te.compute((1,), lambda i: s[()], "y")]), threads=1)
+    monkeypatch.setattr(at.Kernel, "_of_others", None)
+    given_: list[Any] = [DTYPES[dtype].numpy.type(1)]
+    given_ += {"float": [1.0, 1], "int": [1], "bool": [True]}[DTYPES[dtype].kind] if dtype != "float16" else []
+    for x in given_:
+        assert k(x) == [1]
+
+
+def test_a_float_with_a_fraction_is_no_integer() -> None:
+    k, x = scaled("int32"), np.arange(5, dtype="int32")
+    assert k(x, 3.0).tolist() == [0, 3, 6, 9, 12]
+    with pytest.raises(ArgumentError, match="input 's' is 2.5, but the kernel takes int32, which has whole numbers"):
+        k(x, 2.5)
+    with pytest.raises(ArgumentError, match="input 's' is outside the range of int32: give a number inside it"):
+        k(x, 2**31)
 
 
 @pytest.mark.parametrize("x", ["3", None, 3j, [3]])

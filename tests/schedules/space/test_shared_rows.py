@@ -131,6 +131,46 @@ def test_rows_compute_nothing_again_that_many_share(n: int, groups: int, each: i
         assert all(steps(nest, b) <= 8 for b in blocks(nest.body)), space.sketches[k]
 
 
+def shares(n: int, bins: int) -> list[ComputeDAG]:
+    """Sums over all samples for each bin, of what depends on no bin: a part of the largest sample, the places
+    of samples, weights, and what is summed of them in two stages."""
+    data, radius, k = (
+        te.placeholder((n,), name="data"),
+        te.placeholder((n,), name="radius"),
+        te.reduce_axis(n),
+    )
+    high = te.compute((), lambda: te.max(radius[k], axis=k), "high")
+    place = te.compute((n,), lambda q: te.cast(radius[q] / high[()] * float(bins), "int32"), "place")
+    at = te.compute(
+        (bins,),
+        lambda i: te.sum(te.select(te.equal(place[k], te.cast(i, "int32")), data[k], 0.0), axis=k),
+        "at",
+    )
+    rows = te.placeholder((bins, n), name="rows")
+    weight = te.compute((n,), lambda q: te.exp(data[q] - high[()]), "weight")
+    y = te.compute((bins,), lambda i: te.max(rows[i, k] * weight[k], axis=k), "y")
+    z = te.compute((bins, n), lambda i, q: te.exp(rows[i, q]) / y[i] + weight[q], "z")
+    return [te.dag([data, radius, at]), te.dag([rows, data, radius, y]), te.dag([rows, data, radius, z])]
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_rows_compute_nothing_again_however_tiles_are_decided(threads: int) -> None:
+    """Lengths that wait for a decision hide nothing: what depends on no bin is made once."""
+    rng = np.random.default_rng(0)
+    for dag in shares(4000, 50):
+        space = derive(dag, target(threads))
+        for k in range(len(space.sketches)):
+            for row in space.sample(k, 4, rng):
+                nest = Schedule.replay(space.dag, space.trace(k, row)).nest
+                assert all(steps(nest, b) < 2 for b in blocks(nest.body)), space.sketches[k]
+
+
+def test_what_depends_on_no_row_is_right() -> None:
+    for n, dag in enumerate(shares(7, 3)):
+        check(dag, n)
+    check(shares(7, 3)[0], compiled=True)
+
+
 def test_what_a_row_reduction_reads_of_few_is_kept_where_it_is_costly() -> None:
     x, v = te.placeholder((2, 50, 16), name="x"), te.placeholder((2, 16), name="v")
     root = te.compute((2, 16), lambda i, c: 1.0 / te.sqrt(v[i, c]), "root")

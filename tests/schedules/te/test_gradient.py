@@ -8,7 +8,17 @@ import sys
 import numpy as np
 import pytest
 from children import ROOT, python_path
-from gradient_cases import attention, check, cross_entropy, dense_gelu, evaluated, operator
+from gradient_cases import (
+    OPERATIONS,
+    OPERATORS,
+    SLOPES,
+    attention,
+    check,
+    cross_entropy,
+    dense_gelu,
+    evaluated,
+    operator,
+)
 
 from schedules import te
 from schedules.errors import WorkloadError
@@ -20,72 +30,6 @@ D = "float64"
 
 def x_of(*shape: int, name: str = "x", dtype: str = D) -> te.Tensor:
     return te.placeholder(shape, dtype, name)
-
-
-OPERATORS = {
-    "matmul": ("matmul", {"m": 5, "n": 3, "k": 4}, None),
-    "matmul transposed": ("matmul", {"m": 5, "n": 3, "k": 4, "transpose_a": 1, "transpose_b": 1}, None),
-    "conv": ("conv2d", {"b": 2, "h": 5, "w": 6, "ci": 3, "co": 2, "kh": 3, "kw": 3, "padding": 1}, "NHWC"),
-    "conv nchw": ("conv2d", {"b": 2, "h": 5, "w": 6, "ci": 3, "co": 2, "kh": 3, "kw": 2}, "NCHW"),
-    "conv stride 2": (
-        "conv2d",
-        {"b": 1, "h": 7, "w": 6, "ci": 3, "co": 2, "kh": 3, "kw": 3, "stride": 2, "padding": 1},
-        "NHWC",
-    ),
-    "conv stride 3": (
-        "conv2d",
-        {"b": 1, "h": 9, "w": 8, "ci": 1, "co": 2, "kh": 2, "kw": 4, "stride": 3, "padding": 1},
-        "NHWC",
-    ),
-    "conv stride and dilation": (
-        "conv2d",
-        {"b": 1, "h": 11, "w": 10, "ci": 2, "co": 2, "kh": 3, "kw": 2, "stride": (2, 3), "dilation": (2, 2)},
-        "NHWC",
-    ),
-    "conv 1x1 stride 2": (
-        "conv2d",
-        {"b": 1, "h": 5, "w": 6, "ci": 3, "co": 2, "kh": 1, "kw": 1, "stride": 2},
-        "NHWC",
-    ),
-    "conv in groups": (
-        "conv2d",
-        {"b": 1, "h": 5, "w": 5, "ci": 4, "co": 6, "kh": 3, "kw": 3, "groups": 2},
-        "NHWC",
-    ),
-    "conv transposed": (
-        "conv2d_transpose",
-        {"b": 1, "h": 3, "w": 4, "ci": 2, "co": 3, "kh": 3, "kw": 3, "stride": 2, "padding": 1},
-        "NHWC",
-    ),
-    "conv 1d": ("conv1d", {"b": 2, "l": 9, "ci": 2, "co": 3, "k": 3, "stride": 2}, "NCHW"),
-    "depthwise": (
-        "depthwise_conv2d",
-        {"b": 1, "h": 5, "w": 5, "c": 3, "kh": 3, "kw": 3, "padding": 1},
-        "NHWC",
-    ),
-    "softmax": ("softmax", {"shape": (2, 5, 3), "axis": 1}, None),
-    "layer_norm": ("layer_norm", {"m": 3, "n": 7}, None),
-    "rms_norm": ("rms_norm", {"m": 3, "n": 7}, None),
-    "attention": ("attention", {"b": 1, "heads": 2, "seq": 4, "dim": 3}, None),
-    "attention causal": (
-        "attention",
-        {"b": 1, "heads": 2, "seq": 4, "dim": 3, "is_causal": 1, "attn_mask": (4, 4)},
-        None,
-    ),
-    "max pool": ("max_pool2d", {"b": 1, "h": 7, "w": 6, "c": 2, "k": 3, "stride": 2, "padding": 1}, "NHWC"),
-    "max pool apart": ("max_pool2d", {"b": 1, "h": 7, "w": 6, "c": 2, "k": 2, "stride": 2}, "NHWC"),
-    "avg pool": (
-        "avg_pool2d",
-        {"b": 1, "h": 7, "w": 6, "c": 2, "k": 3, "stride": 2, "padding": 1, "count_include_pad": 0},
-        "NHWC",
-    ),
-    "avg pool apart": ("avg_pool2d", {"b": 1, "h": 6, "w": 6, "c": 2, "k": 2, "stride": 2}, "NHWC"),
-    "avg pool ceil": (
-        "avg_pool2d",
-        {"b": 1, "h": 7, "w": 7, "c": 1, "k": 3, "stride": 2, "ceil_mode": 1, "padding": 1},
-        "NCHW",
-    ),
-}
 
 
 @pytest.mark.parametrize("case", OPERATORS)
@@ -107,28 +51,6 @@ def test_expressions_of_several_stages() -> None:
 
 def test_every_function_has_a_slope_or_is_flat() -> None:
     assert SLOPES == {name for name, row in FUNCTIONS.items() if row.change is not None}
-
-
-SLOPES = {name for name, row in FUNCTIONS.items() if row.slope is not None}
-UNARY = {f: lambda a, b, f=f: getattr(te, f)(a) for f in FUNCTIONS if f in SLOPES and FUNCTIONS[f].arity == 1}
-OPERATIONS = UNARY | {
-    "pow": lambda a, b: te.pow(a, b),
-    "pow 2.5": lambda a, b: te.pow(a, 2.5) + a**-1 + a**3,
-    "number to a power": lambda a, b: 2.0**b,
-    "fmod": lambda a, b: te.fmod(a * 7.0, b) * a + te.fmod(-a, b * 5.0),
-    "remainder": lambda a, b: te.remainder(a * 7.0, -b) * b + te.floor_divide(a, b) * a,
-    "rsqrt": lambda a, b: te.rsqrt(a) + b / te.sqrt(a),
-    "quotient": lambda a, b: a / b + 1.0 / b,
-    "difference": lambda a, b: (a - b) * (b - a),
-    "negative": lambda a, b: -a * -b,
-    "maximum": lambda a, b: te.maximum(a, b) * te.minimum(a * 2.0, b),
-    "relu": lambda a, b: te.maximum(a - b, 0.0) + te.clip(b, 0.9, 1.3),
-    "select": lambda a, b: te.select(a < b, a * b, te.select(te.any(a > 1.5, b > 1.5), b, -a)),
-    "fma": lambda a, b: te.fma(a, b, te.fma(b, b, a)),
-    "cast": lambda a, b: te.cast(te.cast(a, D) * 2.0, D) * b,
-    "several of one": lambda a, b: a * a * a / (a + b) + te.exp(a) * te.exp(a),
-    "floor": lambda a, b: te.floor(a * 3.0) * b + te.cast(te.cast(a, "int32"), D) * a,
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -173,6 +95,7 @@ def test_where_there_is_no_derivative() -> None:
     assert of_numbers(lambda a: te.maximum(0.0, a) * 3.0, [-1, 0, 1]) == [[0, 0, 3]]
     assert of_numbers(lambda a: te.clip(a, 0.0, 6.0), [-1, 0, 1, 6, 7]) == [[0, 0, 1, 0, 0]]
     assert of_numbers(te.abs, [-2, 0, 2]) == [[-1, 0, 1]]
+    assert of_numbers(te.hypot, [-2, 0, 0], [0, 0, 3]) == [[-1, 0, 0], [0, 0, 1]]
     assert of_numbers(lambda a, b: te.pow(a, b), [0, 0, 2], [0, 2, 3]) == [[0, 0, 12], [0, 0, 8 * np.log(2)]]
 
 

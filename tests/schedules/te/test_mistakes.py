@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +16,8 @@ from hypothesis import strategies as st
 from schedules import te
 from schedules.dtypes import DTYPES, NUMBERS, computed, is_float
 from schedules.errors import WorkloadError
+from schedules.expr import numpys
+from schedules.functions import FUNCTIONS
 
 X, Q = te.placeholder((4, 4), "float64", "X"), te.reduce_axis(4, "q")
 F, K, U = (te.placeholder((4,), t, n) for t, n in (("float32", "F"), ("int32", "K"), ("uint8", "U")))
@@ -36,14 +41,28 @@ def value(fn: Callable[[Any], Any]) -> np.ndarray:
 
 
 IN_A_STAGE: list[tuple[Callable[[Any], Any], str]] = [
-    (lambda i: np.arctan2(F[i], 1.0), "stage y: .*arctan2.*; numpy and math compute with numbers"),
-    (lambda i: F[i].exp(), "stage y: .*exp.*; numpy and math compute with numbers"),
+    (lambda i: np.arctan2(F[i], 1.0), "stage y: arctan2 of an expression; .*: take te.atan2$"),
+    (lambda i: np.clip(F[i], 0.0, 1.0), "stage y: clip of an expression; .*: take te.clip$"),
+    (lambda i: np.heaviside(F[i], 1.0), "stage y: heaviside of an expression; .*: take te.exp, te.maximum"),
+    (lambda i: np.add.reduce(F[i]), "stage y: add of an expression"),
+    (lambda i: F[i].exp(), "stage y: exp of an expression; .*: take te.exp$"),
+    (lambda i: F[i].astype("int32"), "stage y: astype of an expression; .*: take te.cast$"),
+    (lambda i: math.sin(F[i]), "stage y: .*real number.*: take te.exp, te.maximum"),
+    (lambda i: int(F[i]), "stage y: .*real number.*: take te.exp, te.maximum, te.cast"),
+    (lambda i: F[i] * np.ones(4), r"stage y: an array of shape \(4,\) .*: make it an input and index it$"),
+    (lambda i: np.ones(4) * F[i], r"stage y: an array of shape \(4,\) .*: make it an input and index it$"),
+    (
+        lambda i: te.const(F[i], "int32"),
+        r"te.const makes a literal of a number, got F\[i\]; use te.cast",
+    ),
+    (lambda i: F[i] ** "2", "stage y: '2' .* cannot be part of an expression"),
+    (lambda i: F[i] ** total(i), f"^stage y: {WHOLE_BODY} and read that stage's result$"),
     (lambda i: np.exp(total(i)), WHOLE_BODY),
     (lambda i: abs(total(i)), WHOLE_BODY),
     (lambda i: total(i) ** 2, WHOLE_BODY),
     (lambda i: te.sqrt(total(i)), f"^{WHOLE_BODY}[^;]*$"),
     (lambda i: te.abs(total(i)), f"^{WHOLE_BODY}[^;]*$"),
-    (lambda i: te.maximum(total(i), 0.0), f"^stage y: {WHOLE_BODY} and read that stage's result$"),
+    (lambda i: te.maximum(total(i), 0.0), f"^{WHOLE_BODY} and read that stage's result$"),
     (lambda i: te.const(1.5, "float64") * total(i), f"^stage y: {WHOLE_BODY} and read that stage's result$"),
     (lambda i: te.sum(total(i), axis=Q), f"^{WHOLE_BODY} and read that stage's result$"),
     (lambda i: round(F[i], 2), r"te.round\(x \* 100.0\) / 100.0"),
@@ -61,16 +80,20 @@ def test_a_mistake_in_a_stage(fn: Callable[[Any], Any], said: str) -> None:
 
 
 ANYWHERE: list[tuple[Callable[[], Any], str]] = [
-    (lambda: np.sum(X), NO_ARRAY),
+    (lambda: np.sum(X), NO_ARRAY + r", as in te.sum\(X\[i, k\], axis=k\)$"),
     (lambda: np.mean(X), NO_ARRAY),
-    (lambda: np.exp(X), NO_ARRAY),
+    (lambda: np.exp(X), "te.exp takes its elements in a te.compute, as in X"),
+    (lambda: np.arctan2(X, 1.0), "te.atan2 takes its elements in a te.compute, as in X"),
     (lambda: np.concatenate([X, X]), NO_ARRAY),
     (lambda: np.ones(4) * X, NO_ARRAY),
     (lambda: abs(X), NO_ARRAY),
-    (lambda: te.sum(X, axis=Q), r"te.sum reduces elements, .* as in te.sum\(X\[i, j\], axis=...\)"),
+    (lambda: te.sum(X, axis=Q), r"te.sum reduces elements, .* as in te.sum\(X\[i, q\], axis=q\)"),
+    (lambda: te.max(X, axis=(Q, te.reduce_axis(4, "p"))), r"as in te.max\(X\[q, p\], axis=\(q, p\)\)"),
+    (lambda: te.sum(X), r"as in te.sum\(X\[i, j\], axis=...\)"),
+    (lambda: te.cast(F[0], X), r"te.cast takes elements, and tensor X"),
     (lambda: te.sum(1, axis=Q), "got 1; use te.const"),
-    (lambda: te.placeholder((4,), "uint16", "z"), "'uint16' is not one of .*; int32 has all its values$"),
-    (lambda: te.placeholder((4,), np.uint32, "z"), "; int64 has all its values$"),
+    (lambda: te.placeholder((4,), "ushort", "z"), r"'ushort' is not one of .* \(did you mean 'uint16'\?\)"),
+    (lambda: te.placeholder((4,), np.longdouble, "z"), "; float64 has all its values$"),
     (lambda: te.cast(F[0], "uint64"), r"; int64 has its values below 2\*\*63$"),
     (lambda: te.placeholder((4,), "complex128", "z"), "; keep real and imaginary parts in a tensor each"),
     (lambda: te.placeholder((4,), np.complex64, "z"), "; keep real and imaginary parts in a tensor each"),
@@ -92,10 +115,100 @@ def test_a_mistake_of_another_kind_in_a_stage_is_told_as_python_does() -> None:
 
 
 def test_a_function_that_is_not_there() -> None:
-    with pytest.raises(AttributeError, match="te has no 'arctan2'; it has .*abs, .*tanh, with_strides$"):
+    with pytest.raises(AttributeError, match=r"te has no 'arctan2' \(did you mean 'atan2'\?\); it has"):
         te.arctan2  # noqa: B018
-    with pytest.raises(AttributeError, match=r"te has no 'where' \(did you mean 'select'\?\); it has"):
-        te.where  # noqa: B018
+    with pytest.raises(AttributeError, match="te has no 'gamma'; it has .*abs, .*tanh, .*with_strides$"):
+        te.gamma  # noqa: B018
+
+
+def test_names_of_other_libraries_lead_to_names_of_te() -> None:
+    assert set(te.__all__) >= numpys.SAME | set(numpys.ELSEWHERE.values()) | numpys.REDUCTIONS
+    assert not set(te.__all__) & set(numpys.ELSEWHERE)
+    assert all(isinstance(getattr(np, name), np.ufunc) for name in numpys.OPERATORS)
+    functions = {f.name for f in FUNCTIONS.values()} | {"where", "clip", "sum", "select"}
+    assert functions <= numpys.SAME
+
+
+UFUNCS = [f for f in vars(np).values() if isinstance(f, np.ufunc) and f.nout == 1 and f.signature is None]
+
+
+@pytest.mark.parametrize("ufunc", {f.__name__: f for f in UFUNCS}.values(), ids=lambda f: f.__name__)
+def test_every_function_of_numpy_is_an_operator_or_refused(ufunc: np.ufunc) -> None:
+    """Of elements and of tensors, beside numbers on either side."""
+    name = ufunc.__name__
+    rest = [2.0] * (ufunc.nin - 1)
+    if name in ("equal", "not_equal"):
+        assert ufunc(F[0], *rest) == ufunc(X, *rest) == (name == "not_equal")
+        return
+    with pytest.raises(WorkloadError, match="is no array that can be computed with"):
+        ufunc(X, *rest)
+    if name not in numpys.OPERATORS:
+        told = f"te.{numpys.word(name)}$" if numpys.word(name) else "te.exp, te.maximum, te.cast and so on$"
+        with pytest.raises(WorkloadError, match=f"{name} of an expression; .*: take {told}"):
+            te.compute((4,), lambda i: ufunc(F[i], *rest))
+        return
+    for x, two in ((F, 2.0), (K, np.int32(2))):
+        for both in ((0, two), (two, 0)):
+            forward, _ = numpys.OPERATORS[name]
+
+            def apply(f: Callable[..., Any], both: Any = both, x: Any = x) -> Any:
+                try:
+                    return f(*(x[0] if v == 0 else v for v in both))
+                except TypeError as err:
+                    return str(err)
+
+            assert apply(ufunc) == apply(getattr(operator, f"__{forward}__"))
+
+
+@pytest.mark.parametrize("name", [n for n in dir(math) if callable(getattr(math, n)) and n[0] != "_"])
+def test_every_function_of_math_works_or_is_refused(name: str) -> None:
+    """floor and ceil are protocols of numbers."""
+    fn = getattr(math, name)
+
+    def of(i: Any) -> Any:
+        try:
+            return fn(F[i])
+        except TypeError as err:
+            if "takes" in str(err) or "expected" in str(err):
+                return fn(F[i], F[i])
+            raise
+
+    if name in ("floor", "ceil"):
+        want = getattr(np, name)(np.arange(-2, 2) * 0.75)
+        assert np.array_equal(value(lambda i: fn(F[i] * 0.75)), want)
+        return
+    with pytest.raises(WorkloadError, match="^stage y: "):
+        te.compute((4,), of, "y")
+
+
+SKIPPED = {
+    "Expr",
+    "Reduction",
+    "Tensor",
+    "FLOAT4_E2M1",
+    "inf",
+    "compute",
+    "cut",
+    "dag",
+    "evaluate",
+    "gradient",
+}
+SKIPPED |= {"inputs", "placeholder", "reduce_axis", "reducer", "with_strides", "lookup"}
+
+
+@pytest.mark.parametrize("name", [n for n in te.__all__ if n not in SKIPPED])
+def test_every_function_says_one_thing_of_tensors_and_of_reductions(name: str) -> None:
+    fn = getattr(te, name)
+    params = inspect.signature(fn).parameters.values()
+    count = sum(p.default is p.empty for p in params) if len(params) > 1 else 1
+    first = F[0] > 0.0 if name in ("select", "where") else F[0]
+    tensor = (X, r"tensor X.* is a tensor; .*X\[i, j\]")
+    for at in range(count):
+        for wrong, said in (tensor, (total(0), f"^{WHOLE_BODY} and read .* result$")):
+            args = [first, *[F[0]] * (count - 1)]
+            args[at] = wrong
+            with pytest.raises(WorkloadError, match=said):
+                fn(*args)
 
 
 def test_a_tensor_is_no_arrays_equal() -> None:

@@ -233,7 +233,7 @@ BODIES = {
     "axis twice": (lambda i, j: te.sum(A[i, K], axis=(K, K)), "stands twice"),
     "whole tensor": (lambda i, j: A, "index it with the axes"),
     "tensor operand": (lambda i, j: A[i, j] + A, "cannot be part of an expression"),
-    "exp of a tensor": (lambda i, j: te.exp(A), "te.exp takes one element"),
+    "exp of a tensor": (lambda i, j: te.exp(A), "te.exp takes elements"),
     "exp of an int": (lambda i, j: te.exp(N[i, j]), "got dtype int32"),
     "axis as value": (lambda i, j: i, "has dtype index; convert it"),
     "== as condition": (lambda i, j: te.select(i == 0, 1.0, A[i, j]), "te.equal"),

@@ -16,17 +16,17 @@ from schedules.errors import WorkloadError
 def test_functions_ask_for_an_element() -> None:
     x = te.placeholder((4, 5), name="x")
     with pytest.raises(
-        WorkloadError, match=r"te\.exp takes one element, and .* is a tensor; write te\.exp\(x\[i, j\]\)"
+        WorkloadError, match=r"te\.exp takes elements, and .* is a tensor; write te\.exp\(x\[i, j\]\)"
     ):
         te.exp(x)
 
 
 def test_expressions_ask_for_an_element() -> None:
     x = te.placeholder((4, 5), name="x")
-    with pytest.raises(
-        (TypeError, WorkloadError), match=r"cannot be part of an expression; index it, as in x\[i, j\]"
-    ):
+    with pytest.raises(WorkloadError, match=r"te\.maximum takes elements, .* write x\[i, j\] in"):
         te.maximum(x[0, 0], x)
+    with pytest.raises(TypeError, match=r"cannot be part of an expression; index it, as in x\[i, j\]"):
+        x[0, 0] + x
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_a_tensor_is_no_array(made: Callable[[Any, Any], object]) -> None:
 def test_functions_of_numbers_point_at_those_of_expressions(function: Callable[[Any], Any]) -> None:
     x = te.placeholder((4,), "float32", name="x")
     with pytest.raises(
-        WorkloadError, match=r"^stage z: .*; numpy and math compute with numbers: take te\.exp"
+        WorkloadError, match=r"^stage z: .*; numpy (and math )?computes? with numbers: take te\.(exp|sqrt)"
     ):
         te.compute((4,), lambda i: function(x[i]), name="z")
     with pytest.raises(WorkloadError, match=r"^stage z: (?!.*te\.exp)"):

@@ -18,6 +18,7 @@ from schedules.space.rules.cpu.packed_operands import is_streamed
 from schedules.space.rules.cpu.row_blocks import is_product, schedule_row_blocks
 from schedules.space.rules.cpu.row_parts import rows_outgrow_cache
 from schedules.space.rules.cpu.rows import schedule_rows, split_long_reduction
+from schedules.space.rules.cpu.scans import scan_groups, schedule_scans
 from schedules.space.rules.cpu.scatters import schedule_scatter
 from schedules.space.rules.cpu.streaming import stream_outputs
 from schedules.space.rules.cpu.tiling import schedule_tiled
@@ -43,6 +44,9 @@ SHORT_REDUCTION = 64
 
 def apply_rules(d: SketchBuilder) -> None:
     """Draw a whole sketch."""
+    if any(x.scan for x in d.s.dag.stages):
+        _with_scans(d)
+        return
     split_views(d)
     way = inline_stages(d, _inline_padding, costly_in_tiles=False, ways=("kept", "bands"))
     split_views(d)  # what reads through a stage that is gone now
@@ -74,6 +78,18 @@ def apply_rules(d: SketchBuilder) -> None:
     if way == "bands" and not banded:
         raise ScheduleError("no stage is read near its own row, so there are no bands")
     stream_outputs(d)
+
+
+def _with_scans(d: SketchBuilder) -> None:
+    """Draw a sketch of an expression with scans. What is cheap and read by a step is computed there; what
+    stands before a scan or behind it has the rules that all stages have."""
+    steps = {s.name for group in scan_groups(d) for s in group}
+    d.done |= steps
+    inline_stages(d, _inline_padding, costly_in_tiles=False, stay=steps)
+    schedule_scans(d)
+    while (last := d.last_unscheduled()) is not None:
+        with d.scheduling(last):
+            _schedule(d, last)
 
 
 def _inline_padding(d: SketchBuilder, padding: Block, reducing: list[Block]) -> bool:

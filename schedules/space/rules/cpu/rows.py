@@ -155,15 +155,16 @@ def compute_stages_at(d: SketchBuilder, root: str, loop: str) -> None:
             trial.compute_at(name, loop)
         except ScheduleError:
             continue  # what it reads is not there
-        if _steps(trial.nest, name) > MOST_AGAIN * _steps(d.s.nest, name):
+        if _steps(d, trial.nest, name) > MOST_AGAIN * _steps(d, d.s.nest, name):
             continue  # many rows share it
         d.s.compute_at(name, loop)
         d.done.add(name)
 
 
-def _steps(nest: Nest, name: str) -> int:
-    """How often a block runs. Loops of a length that is not known yet count once."""
-    return prod(max(1, extent(x)) for x in loops_of(nest, name))
+def _steps(d: SketchBuilder, nest: Nest, name: str) -> int:
+    """How often a block runs, with some decisions for holes."""
+    decided = d.some_decisions()
+    return prod(max(1, int(E.evaluate(x.extent, decided))) for x in loops_of(nest, name))
 
 
 def row_rank(d: SketchBuilder, b: Block) -> int:

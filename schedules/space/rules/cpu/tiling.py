@@ -14,7 +14,7 @@ from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Hole, Load, Select, Var
 from schedules.ir import Block
-from schedules.ir.nest import behind, readers, vars_bound, writers
+from schedules.ir.nest import behind, has_domain, readers, vars_bound, writers
 from schedules.primitives.base import as_expr
 from schedules.space.rules.cpu.copies import schedule_copy, schedule_packing, schedule_turned
 from schedules.space.rules.cpu.packed_operands import is_streamed, pack_operand, pack_options, packed_read
@@ -377,7 +377,8 @@ def _row_axes(p: Block, names: dict[str, str], axes: list[str], v: str, n: dict[
     """Up to two axes next to the vector axis along which some input is reused. Of more, those that are too
     short to be a side of a tile, as phases are, are none, and one is an axis along which vectors are reused,
     if there is one: that of channels, where lanes are columns of a volume."""
-    guarded = {v for w in p.where for v in E.variables(w)}
+    # Tiles of a domain are whole but at its border (`schedules.passes.follow_domains`).
+    guarded = set() if has_domain(p) else {v for w in p.where for v in E.variables(w)}
     found = [
         axis
         for axis in axes

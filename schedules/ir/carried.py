@@ -1,0 +1,120 @@
+"""Whether every read of a scan's tensors still comes after the write of the element that it reads.
+
+The statement after a primitive is looked at, not the primitive: for each pair of accesses, a read that runs
+at the same time as the write of its element, or before it, is shown to be impossible. What reads then are
+values that stand in memory whatever the order of all else is, as each element has one value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from itertools import takewhile
+
+from schedules import expr as E
+from schedules.expr import Const, Expr, Load, Var
+from schedules.ir import Block, Loop, Nest, blocks, path_to
+from schedules.ir.deps import unshifted
+from schedules.ir.nest import bound, domain
+from schedules.te.infeasible import impossible
+from schedules.te.inside import weaker
+from schedules.te.scans import guarded_loads
+from schedules.te.sizes_in_values import without_holes
+
+# How a loop of the read is called beside that of the write.
+_OTHER = "'"
+_SERIAL = ("serial", "unroll")
+
+
+def carried_buffers(nest: Nest) -> frozenset[str]:
+    """Buffers that a block reads before a block that writes them, or that writes them itself at another
+    place: those of values that later iterations read."""
+    order = blocks(nest.body)
+    last = {w.buffer: n for n, b in enumerate(order) for w in b.writes}
+    found = set()
+    for n, b in enumerate(order):
+        own = {(w.buffer, w.indices) for w in b.writes}
+        for v in (*b.values, *b.where):
+            for x in E.loads(v):
+                if last.get(x.buffer, -1) >= n and (x.buffer, x.indices) not in own:
+                    found.add(x.buffer)
+    return frozenset(found)
+
+
+def late_read(nest: Nest, buffers: Collection[str]) -> str:
+    """What is wrong with the first read of one of the buffers that is not proved to come after every write of
+    its element; nothing if there is none. What holes decide is not looked at."""
+    every = blocks(nest.body)
+    for name in buffers:
+        writing = [b for b in every if any(w.buffer == name for w in b.writes)]
+        for r in every:
+            for load, guards in _reads(r, name):
+                if not writing:
+                    return f"block {r.name} reads {E.show(load)}, which no block would write any more"
+                for w in writing:
+                    if not _after(nest, w, r, load, guards):
+                        places = next(x for x in w.writes if x.buffer == name)
+                        made = f"{name}[{', '.join(map(E.show, places.indices))}]"
+                        return (
+                            f"block {r.name} reads {E.show(load)}, and block {w.name} writes {made}: the read "
+                            "is not proved to come after the write of its element"
+                        )
+    return ""
+
+
+def _reads(b: Block, buffer: str) -> Iterator[tuple[Load, tuple[Expr, ...]]]:
+    """Reads of a buffer, with the conditions on the block's axes under which they happen."""
+    seen = set()
+    for e, guards in (*((v, b.where) for v in b.values), *((w, ()) for w in b.where)):
+        for x in guarded_loads(e, guards):
+            if x[0].buffer == buffer and x not in seen:
+                seen.add(x)
+                yield x
+
+
+def _after(nest: Nest, w: Block, r: Block, load: Load, guards: Sequence[Expr]) -> bool:
+    """Whether each read of the load comes after all writes of ``w`` to its element."""
+    to_write, to_read = (path_to(nest.body, lambda s, b=b: s is b) or () for b in (w, r))
+    loops, others = ([x for x in p if isinstance(x, Loop)] for p in (to_write, to_read))
+    shared = [a for a, b in takewhile(lambda p: p[0] is p[1], zip(loops, others, strict=False))]
+    ordered = w is not r and _stands_before(nest, w, r)
+    if any(E.holes(x.extent) for x in (*loops, *others)):
+        return True  # numeric: decided when the trace is replayed with numbers
+    # Tiles that are moved inwards run some instances again, later, and with the values that stand there.
+    w, r = (replace(b, binds=tuple(map(unshifted, b.binds))) for b in (w, r))
+    env: dict[str, Expr] = {x.var: Var(x.var + _OTHER) for x in others}
+    ranges = dict(_ranges(loops, ""))
+    ranges |= dict(_ranges(others, _OTHER))
+
+    def there(e: Expr) -> Expr:
+        return without_holes(E.substitute(bound(r, e), env))
+
+    place = next(x for x in w.writes if x.buffer == load.buffer)
+    conds = [c for i, e in zip(w.iters, w.binds, strict=True) for c in domain(i, e)]
+    conds += [there(c) for i in r.iters for c in domain(i, Var(i.var))]
+    conds += [there(c) for g in guards for c in E.conjuncts(weaker(g))]
+    conds += [
+        E.compare("==", without_holes(bound(w, a)), there(b))
+        for a, b in zip(place.indices, load.indices, strict=True)
+    ]
+    conds = [c for c in conds if c != E.TRUE]
+    equal: list[Expr] = []
+    for x in shared:
+        a, b = Var(x.var), Var(x.var + _OTHER)
+        wrong = [b < a] if x.kind in _SERIAL else [b < a, a < b]
+        if not all(impossible((*conds, *equal, c), ranges) for c in wrong):
+            return False
+        equal.append(E.compare("==", a, b))
+    if ordered:
+        return True
+    return impossible((*conds, *equal), ranges)
+
+
+def _ranges(loops: Sequence[Loop], suffix: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    for x in loops:
+        n = x.extent.value if isinstance(x.extent, Const) else 2**40
+        yield x.var + suffix, (0, int(n) - 1)
+
+
+def _stands_before(nest: Nest, a: Block, b: Block) -> bool:
+    return next(x for x in blocks(nest.body) if x is a or x is b) is a

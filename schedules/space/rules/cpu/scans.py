@@ -1,0 +1,201 @@
+"""Rules for scans: what runs outside of the steps, what inside, and where states lie.
+
+A scan of one stage that reads its own points only, as most linear recurrences do, has its other axes in
+tiles *outside* of the steps: tiles are independent, so threads share them, and the states of a tile stay in
+registers. Readers of the history are computed in the step that makes it, so that it need not be kept.
+
+Where a step reads all of the step before, as a recurrent layer does, the steps are outermost, and the stages
+of a step follow each other in vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from schedules.errors import ScheduleError
+from schedules.expr import Load, Var
+from schedules.ir import Block
+from schedules.ir.nest import readers, reads, vars_bound
+from schedules.space.rules.cpu.parts_of_steps import in_order, schedule_in_step
+from schedules.space.rules.parts import copy_read, lanes_last
+from schedules.space.rules.patterns import (
+    depends,
+    extents,
+    is_gathered,
+    operands,
+    spatial,
+    unit_stride_vars,
+)
+from schedules.space.sketch_builder import SketchBuilder
+from schedules.te.compute_dag import Stage
+from schedules.te.scans import groups
+
+# Vectors in a tile of states, and rows of these.
+VECTORS = (1, 2, 4)
+ROWS = (1, 2, 4, 8)
+# Most points along the axes of a tile that are written out.
+MOST_UNROLLED = 64
+
+
+def scan_groups(d: SketchBuilder) -> list[list[Stage]]:
+    """The stages of each group of the scans of an expression."""
+    stages = d.s.dag.stages
+    return [list(stages[a : b + 1]) for a, b in groups(d.s.dag)]
+
+
+def schedule_scans(d: SketchBuilder) -> None:
+    """Schedule every scan. Readers that are computed in a step are done then too."""
+    for group in scan_groups(d):
+        with d.scheduling(group[-1].name):
+            if (
+                len(group) == 1
+                and group[0].reducer is None
+                and _is_pointwise(d.block(group[0].name), group[0])
+            ):
+                _schedule_tiles(d, group[0])
+            else:
+                _schedule_steps(d, group)
+
+
+def _is_pointwise(b: Block, s: Stage) -> bool:
+    """Whether a step reads of the steps before what is at its own point of the other axes, so that these are
+    independent. There must be some."""
+    own = {w.buffer for w in b.writes}
+    scanned = {v for v, _ in s.scan}
+    others = [n for n, v in enumerate(spatial(b)) if v not in scanned]
+    at = [Var(v) for v in spatial(b)]
+    return bool(others) and all(x.indices[n] == at[n] for x in reads(b) if x.buffer in own for n in others)
+
+
+def _schedule_tiles(d: SketchBuilder, s: Stage) -> None:
+    name = s.name
+    b, n = d.block(name), extents(d.block(name))
+    scanned = [v for v, _ in s.scan]
+    loop = _loops_of(d, b)
+    others = [v for v in spatial(b) if v not in scanned]
+    made = [w.buffer for w in b.writes]
+    users = _readers_in_step(d, b)
+    lanes_of = [v for v in others if n[v] > 1 and _may_be_lanes(d, b, v)]
+    lanes = d.choose(f"{name}.lanes", tuple(reversed(lanes_of))) if lanes_of else ""
+    summed = {v for u in users for v in _reduced_along(u, made, spatial(b))}
+    kept = d.choose(f"{name}.in", ("registers", "memory")) if any(w in d.s.nest.params for w in made) else ""
+    copy = d.s.cache_write(name, "local") if kept == "registers" else ""
+    outer, inner = list[str](), list[str]()
+    for v in others:
+        if v in summed and v != lanes:
+            inner.append(loop[v])  # whole, as readers in the step sum over it
+        elif v == lanes:
+            w = d.lanes_of(d.dtype(b))
+            if v in summed:
+                if n[v] > MOST_UNROLLED:
+                    raise ScheduleError(f"readers sum over {v}, which has more points than vectors hold")
+                last = loop[v]
+                continue
+            fits = [w * k for k in VECTORS if w * k <= n[v]] or [n[v]]
+            o, i = d.s.split(loop[v], (None, d.choice(f"{name}.vec", fits)), "guard" if users else "shift")
+            outer.append(o)
+            last = i
+        elif v == next((x for x in reversed(others) if x != lanes and x not in summed), ""):
+            rows = [k for k in ROWS if n[v] % k == 0]
+            o, i = d.s.split(loop[v], (None, d.choice(f"{name}.rows", rows)))
+            outer.append(o)
+            inner.append(i)
+        else:
+            outer.append(loop[v])
+    steps = [loop[v] for v in scanned]
+    in_order(d, name, [*outer, *steps, *inner, *([last] if lanes else [])])
+    if lanes and not any(w in d.s.nest.params for w in made):
+        lanes_last(d, name, lanes)
+    if lanes:
+        _turn_operands(d, name, lanes, scanned)
+    for reader in [copy] if copy else [u.name for u in users]:
+        d.s.reverse_compute_at(reader, steps[-1])
+        d.done.add(reader)
+        schedule_in_step(d, reader, steps[-1], lanes=bool(lanes))
+    if prod(n[v] for v in others if loop[v] in inner) <= MOST_UNROLLED:
+        for i in inner:
+            d.s.unroll(i)
+    if lanes:
+        d.s.vectorize(last)
+    d.s.partition(steps[-1])
+    if outer:
+        d.parallel(*outer)
+    d.done.add(name)
+
+
+def _turn_operands(d: SketchBuilder, name: str, lanes: str, scanned: Sequence[str]) -> None:
+    """Let a scan read copies, with the lanes side by side, of what is the same at all steps and lies
+    otherwise."""
+    b = d.block(name)
+    for x in dict.fromkeys(operands(b)):
+        along = [n for n, i in enumerate(x.indices) if i == Var(lanes)]
+        if lanes in unit_stride_vars(d.s.nest, x) or len(along) != 1 or is_gathered(x):
+            continue
+        if any(depends(x, v) for v in scanned) or len(x.indices) < 2:
+            continue
+        copy = copy_read(d, name, x)
+        d.s.reorder_storage(
+            d.block(copy).writes[0].buffer, [*(n for n in range(len(x.indices)) if n != along[0]), along[0]]
+        )
+        d.done.add(copy)
+
+
+def _loops_of(d: SketchBuilder, b: Block) -> dict[str, str]:
+    """{axis of a block: its loop}, of a block whose loops are its axes."""
+    found = {}
+    for x in d.loops(b.name):
+        for i, e in zip(b.iters, b.binds, strict=True):
+            if x.var in vars_bound(b, i.kind) and Var(x.var) in _terms(e):
+                found[i.var] = x.var
+    return found
+
+
+def _terms(e: object) -> list[object]:
+    from schedules import expr as E
+
+    return [x for x in E.walk(e) if isinstance(x, Var)]  # type: ignore[arg-type]
+
+
+def _may_be_lanes(d: SketchBuilder, b: Block, axis: str) -> bool:
+    """Whether neighbours along an axis lie side by side in something that a step reads or returns."""
+    made = [Load(w.buffer, w.indices, "float32") for w in b.writes if w.buffer in d.s.nest.params]
+    if made:
+        return all(axis in unit_stride_vars(d.s.nest, x) for x in made)
+    return any(axis in unit_stride_vars(d.s.nest, x) for x in operands(b))
+
+
+def _readers_in_step(d: SketchBuilder, b: Block) -> list[Block]:
+    """Stages that read what a scan makes at their own points, and that alone of it: they can be computed in
+    the step that makes it. None where the history is returned, or something else reads it."""
+    nest = d.s.nest
+    if any(w.buffer in nest.params for w in b.writes):
+        return []
+    users = [u for w in b.writes for u in readers(nest, w.buffer) if u is not b]
+    users = list({u.name: u for u in users}.values())
+    for u in users:
+        for x in reads(u):
+            if any(x.buffer == w.buffer for w in b.writes) and not all(isinstance(i, Var) for i in x.indices):
+                return []
+    return users
+
+
+def _reduced_along(u: Block, made: Sequence[str], axes: Sequence[str]) -> set[str]:
+    """The axes of a scan that a reader sums over."""
+    reduced = {i.var for i in u.iters if i.kind == "reduce"}
+    return {
+        a
+        for x in reads(u)
+        if x.buffer in made
+        for a, i in zip(axes, x.indices, strict=True)
+        if isinstance(i, Var) and i.name in reduced
+    }
+
+
+def _schedule_steps(d: SketchBuilder, group: Sequence[Stage]) -> None:
+    """The steps outermost, and in each the stages one after another."""
+    steps = [x.var for x in d.loops(group[0].name)][: len(group[0].scan)]
+    for s in group:
+        if s.name in d.s.blocks():
+            schedule_in_step(d, s.name, steps[-1], lanes=True)
+            d.done.add(s.name)
