@@ -62,9 +62,7 @@ def _flaw(b: Buffer, written: set[str]) -> str:
     return flaw([n or 0 for n in shape], [s or 0 for s in strides], written=b.name in written)
 
 
-def verify(
-    s: Stmt, params: tuple[Buffer, ...], after: str, sizes: tuple[OpenSize, ...] = ()
-) -> None:
+def verify(s: Stmt, params: tuple[Buffer, ...], after: str, sizes: tuple[OpenSize, ...] = ()) -> None:
     """Raise VerifyError unless every variable and buffer is defined where it is used, ranks fit, strides keep
     written elements apart, no block or hole is left, and lanes hold no loops."""
 

@@ -63,7 +63,9 @@ def _among_carried(nest: Nest) -> frozenset[str]:
     stand where the first ones did."""
     carried = carried_buffers(nest)
     around = {b.name: {x.var for x in loops_of(nest, b.name)} for b in blocks(nest.body)} if carried else {}
-    loops = {v for b in blocks(nest.body) if any(w.buffer in carried for w in b.writes) for v in around[b.name]}
+    loops = {
+        v for b in blocks(nest.body) if any(w.buffer in carried for w in b.writes) for v in around[b.name]
+    }
     return frozenset(n for n, own in around.items() if own & loops)
 
 
@@ -74,7 +76,8 @@ def _masked(b: Block) -> Block:
     cond = E.all_of(*conds)
     values = tuple(E.select(cond, v, c) for v, c in zip(b.values, b.reducer.identity, strict=True))
     writes = tuple(
-        Access(w.buffer, tuple(E.select(cond, i, 0) if E.loads(i) else i for i in w.indices)) for w in b.writes
+        Access(w.buffer, tuple(E.select(cond, i, 0) if E.loads(i) else i for i in w.indices))
+        for w in b.writes
     )
     where = tuple(c for c in b.where if c not in conds)
     return replace(b, values=values, writes=writes, where=where)

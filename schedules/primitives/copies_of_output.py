@@ -55,7 +55,11 @@ def of_copies(nest: Nest, b: Block, partial: Block, loop: Loop) -> Nest:
     names = fresh_each(nest, (f"{partial.name}_init_{i.var}" for i in iters))
     binds: tuple[Expr, ...] = tuple(map(Var, names))
     first = Block(
-        init_name(partial.name), iters, binds, (Access(copies.name, (Var(copy.var), *at)),), b.reducer.identity
+        init_name(partial.name),
+        iters,
+        binds,
+        (Access(copies.name, (Var(copy.var), *at)),),
+        b.reducer.identity,
     )
     if outermost:
         first = replace(first, binds=(Var(loop.var), *binds[1:]))

@@ -129,7 +129,9 @@ class Rfactor(Primitive[str]):
         old: dict[str, Expr] = {i.var: E.substitute(e, env) for i, e in reduce}
         where = tuple(E.substitute(w, old) for w in b.where)
         where += tuple(E.substitute(Var(i.var), old) < i.extent for i, _ in reduce)
-        where = tuple(sorted(where, key=lambda w: bool(E.loads(w))))  # what data say is asked inside the domain
+        where = tuple(
+            sorted(where, key=lambda w: bool(E.loads(w)))
+        )  # what data say is asked inside the domain
 
         def at(w: Access) -> tuple[Expr, ...]:
             if is_scatter(b):

@@ -21,9 +21,9 @@ from schedules.strides import flaw, row_major, settled, span
 from schedules.te.domains import check_domain
 from schedules.te.inside import check_loads
 from schedules.te.marks import opened_by, unmarked
-from schedules.te.scattered import check_places
 from schedules.te.open_sizes import OpenSizes, at_most, check_open, check_sizes, largest_sizes, read_open
 from schedules.te.scans import check_group, check_scan_axes, groups
+from schedules.te.scattered import check_places
 from schedules.te.size import check_size
 from schedules.te.sizes_in_values import stage_with_sizes
 from schedules.te.typed import check_types

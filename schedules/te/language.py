@@ -128,8 +128,10 @@ def compute(
     check_size(values, f"stage {label}")
     names = {v: taken.add(v.name) for v in raxes}
     for v in raxes:
-        env[v] = Var(names[v]) if isinstance(v.start, int) and v.start == 0 else (
-            affine.simplify(E.binary("+", bind_axes(E.wrap(v.start), env, label), Var(names[v])), {})
+        env[v] = (
+            Var(names[v])
+            if isinstance(v.start, int) and v.start == 0
+            else (affine.simplify(E.binary("+", bind_axes(E.wrap(v.start), env, label), Var(names[v])), {}))
         )
     values = tuple(bind_axes(v, env, label) for v in values)
     where = tuple(bind_axes(c, env, label) for v in raxes for c in v.where)

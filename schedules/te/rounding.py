@@ -41,7 +41,6 @@ from schedules.te.contraction import Terms, contract, factors, product_of, size
 from schedules.te.domains import masked
 from schedules.te.evaluator import BINARY, blocks, grid
 from schedules.te.places import Extremes, place
-from schedules.te.rounding_scatter import scattered
 from schedules.te.rounding_expr import (
     ComputedTensors,
     ErrorScope,
@@ -53,6 +52,7 @@ from schedules.te.rounding_expr import (
     wide,
     wrapped,
 )
+from schedules.te.rounding_scatter import scattered
 from schedules.te.scan_steps import run_scan
 from schedules.te.scans import groups
 

@@ -17,7 +17,15 @@ from schedules import expr as E
 from schedules.dtypes import DTYPES, computed
 from schedules.te.compute_dag import Stage
 from schedules.te.evaluator import BINARY, blocks, grid
-from schedules.te.rounding_expr import ComputedTensors, ErrorScope, Value, ends, rounded, unit_roundoff, wrapped
+from schedules.te.rounding_expr import (
+    ComputedTensors,
+    ErrorScope,
+    Value,
+    ends,
+    rounded,
+    unit_roundoff,
+    wrapped,
+)
 from schedules.te.scattered import term_axes
 
 Array = NDArray[Any]
@@ -80,7 +88,8 @@ def _summed(stage: Stage, known: ComputedTensors) -> Value:
 
 def _extreme(stage: Stage, known: ComputedTensors) -> Value:
     assert stage.reducer is not None
-    t, ufunc = stage.outputs[0], BINARY[_operation(stage)]
+    t = stage.outputs[0]
+    ufunc: Any = BINARY[_operation(stage)]
     least = _operation(stage) == "min"
     identity = stage.reducer.identity[0].value
     floats = E.is_float(t.dtype)
@@ -92,7 +101,9 @@ def _extreme(stage: Stage, known: ComputedTensors) -> Value:
         exact = exact and not e.any() and not moves.any()
         below, above = ends(v, e)
         stays = ~moves
-        ufunc.at(low if not least else high, tuple(i[stays] for i in at), (below if not least else above)[stays])
+        ufunc.at(
+            low if not least else high, tuple(i[stays] for i in at), (below if not least else above)[stays]
+        )
         ufunc.at(high if not least else low, at, above if not least else below)
         if moves.any():
             astray = float(ufunc(astray, ufunc.reduce((below if least else above)[moves])))

@@ -45,8 +45,9 @@ def scatter_add(
     shape is the default of ``shape``. Without it an element to which no term goes is 0.
 
     Terms that meet are added up in any order: sums of floats differ in rounding, other results do not.
-    ``mode``: what becomes of a term whose index lies outside. ``"drop"`` leaves it out, as JAX's ``.at[].add``
-    does; ``"clip"`` takes the nearest element of the dimension, as gathers do. Indices below 0 are outside.
+    ``mode``: what becomes of a term whose index lies outside. ``"drop"`` leaves it out, as JAX's
+    ``.at[].add`` does; ``"clip"`` takes the nearest element of the dimension, as gathers do. Indices below 0
+    are outside.
 
     Returns a tensor of the dtype that values are computed with. Raises `WorkloadError`.
 
@@ -200,7 +201,7 @@ def _op(
             free[d] = i
     extents = {env[v].name: int(v.extent) for v in ivars}
     places, inside = list[Expr](), list[Expr]()
-    for d, (i, n) in enumerate(zip(at, dims, strict=True)):
+    for i, n in zip(at, dims, strict=True):
         i = bind_axes(_index(i, label), env, label)
         if E.dtype_of(i) == INDEX and not E.loads(i):
             known = tuple((v, k) for v, k in extents.items() if v in E.variables(i))
@@ -212,9 +213,7 @@ def _op(
         inside += [E.compare("<=", E.wrap(0, E.dtype_of(wide)), wide), E.compare("<=", wide, last)]
         held = E.minimum(E.maximum(wide, 0), last) if E.dtype_of(wide) == INDEX else held_inside(wide, n)
         places.append(held)
-    axes = [
-        (env[free[d]].name if d in free else taken.add("bin"), n) for d, n in enumerate(dims)
-    ]
+    axes = [(env[free[d]].name if d in free else taken.add("bin"), n) for d, n in enumerate(dims)]
     term = bind_axes(term, env, label)
     dtype = E.dtype_of(term)
     if dtype not in DTYPES:

@@ -10,7 +10,7 @@ The order in which terms meet is free. So the reducer adds, or takes the largest
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from schedules import expr as E
@@ -63,6 +63,16 @@ def check_places(s: Stage, extents: Mapping[str, int]) -> None:
                 f"{what}: {E.show(p)}, that of dimension {d}, is not proved inside 0..{n - 1}; cut it off "
                 "with te.minimum and te.maximum"
             )
+
+
+def check_fixed(s: Stage, extents: Sequence[E.Expr]) -> None:
+    """Raise ValueError where a size that a call tells stands in a stage with places. ``extents``: of its axes,
+    and of what it reads."""
+    if any(map(E.variables, extents)) or any(map(E.holes, (*s.values, *s.where, *s.places))):
+        raise ValueError(
+            f"stage {s.name}: its terms go to places of their own, and its sizes vary; scatters have fixed "
+            "sizes: give numbers, or open=False for a kernel of each size"
+        )
 
 
 def guarded_terms(s: Stage) -> tuple[tuple[E.Expr, ...], tuple[E.Expr, ...], tuple[E.Expr, ...]]:

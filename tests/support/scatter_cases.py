@@ -29,7 +29,10 @@ def random_scatter(seed: int) -> Scatter:
     """A scatter of one to three dimensions, some of them free, by random data."""
     rng, draw = Random(seed), np.random.default_rng(seed)
     how = rng.choice(list(INTO))
-    dtype, integer = rng.choice(["float32", "float32", "float64", "int32"]), rng.choice(["int32", "int64", "int8"])
+    dtype, integer = (
+        rng.choice(["float32", "float32", "float64", "int32"]),
+        rng.choice(["int32", "int64", "int8"]),
+    )
     terms = [rng.randint(1, 9) for _ in range(rng.randint(1, 3))]
     shape, places = [], []  # a place: the axis of a free dimension, ("data", axes), or ("axes", step)
     for _ in range(rng.randint(1, 3)):

@@ -68,7 +68,8 @@ def of_opencl(updates: Collection[Update]) -> str:
     if any(dtype in ("int64", "float64") for _, dtype in updates):
         out.append("#pragma OPENCL EXTENSION cl_khr_int64_base_atomics : enable")
     for op, dtype in sorted(updates):
-        head = f"static inline void at_atomic_{op}_{dtype}(volatile __global {_TYPES[dtype]} *p, {_TYPES[dtype]} v)"
+        kind = _TYPES[dtype]
+        head = f"static inline void at_atomic_{op}_{dtype}(volatile __global {kind} *p, {kind} v)"
         call = _OPENCL.get((op, dtype))
         swap = ("atom" if dtype in ("int64", "float64") else "atomic") + "_cmpxchg({p}, {old}, {new})"
         body = _loop(op, dtype, "__global ", swap, *_OPENCL_CAST.get(dtype, ("", "")))
@@ -83,7 +84,8 @@ def _loop(op: str, dtype: str, space: str, swap: str, of_bits: str, to_bits: str
     now = joined(op, dtype, of_bits.format("seen"), "v")
     call = swap.format(p="at", old="seen", new="now")
     return (
-        f"{{\n  {space}{bits} *at = ({space}{bits} *)p;\n  {bits} old = *(volatile {space}{bits} *)at, seen;\n"
+        f"{{\n  {space}{bits} *at = ({space}{bits} *)p;\n"
+        f"  {bits} old = *(volatile {space}{bits} *)at, seen;\n"
         f"  do {{\n    seen = old;\n    const {bits} now = {to_bits.format(now)};\n"
         f"    if (now == seen) break;\n    old = {call};\n  }} while (old != seen);\n}}"
     )

@@ -10,7 +10,8 @@ from autotune.codegen.simt.expr import FUNCTIONS, with_conversions
 from schedules.dtypes import DTYPES, STORED_FLOATS
 from schedules.ir.grid import GridKernel
 
-_PRELUDE = """\
+_PRELUDE = (
+    """\
 #ifndef AT_EMULATED
 #define AT_SHARED(type, name, count) __shared__ __align__(16) type name[count]
 #define AT_LOAD(type, n, p) (*reinterpret_cast<const type##n*>(&p))
@@ -57,9 +58,11 @@ AT_INLINE at_bits16 at_round_float16(float f) {
   return h;
 }
 #endif
-""" + f"""\
+"""
+    + f"""\
 {FUNCTIONS}AT_FLOAT(double, float64)
 """
+)
 
 
 def _head(name: str, params: str, kernel: GridKernel) -> str:

@@ -13,7 +13,8 @@ from schedules.ir.grid import GridKernel
 class Dialect:
     """How a language spells what the generator needs. ``types``: {dtype: C name}. ``float_suffix``: what
     ends the names of functions of float. ``without_half``: the macro that tells that it has no conversions of
-    float16. ``atomics``: the functions of atomic updates. ``shuffles``: whether threads of a warp exchange registers."""
+    float16. ``atomics``: the functions of atomic updates. ``shuffles``: whether threads of a warp exchange
+    registers."""
 
     name: str
     prelude: str

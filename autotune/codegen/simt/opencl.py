@@ -10,7 +10,8 @@ from autotune.codegen.simt.expr import FUNCTIONS, with_conversions
 from schedules.dtypes import DTYPES, STORED_FLOATS
 from schedules.ir.grid import GridKernel
 
-_PRELUDE = """\
+_PRELUDE = (
+    """\
 #ifdef cl_khr_fp64
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
 #endif
@@ -36,12 +37,14 @@ typedef long at_long;
 typedef ulong at_ulong;
 #pragma OPENCL FP_CONTRACT ON  // in this function only: PoCL's mad rounds twice, and fma may be slow
 #define AT_FMA(a, b, c) ((a) * (b) + (c))
-""" + f"""\
+"""
+    + f"""\
 {FUNCTIONS}#ifdef cl_khr_fp64
 AT_FLOAT(double, float64)
 #endif
 #pragma OPENCL FP_CONTRACT OFF
 """
+)
 
 
 def _head(name: str, params: str, kernel: GridKernel) -> str:

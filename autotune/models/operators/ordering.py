@@ -196,9 +196,7 @@ def _kth(x: te.Tensor, k: int, dim: Axis = -1, keepdim: bool = False) -> Two:
 
 
 @aten("median.dim", "nanmedian.dim", "median.default", "nanmedian.default", along=True, shaped=True)
-def _median(
-    node: TorchNode, x: te.Tensor, dim: Axis | None = None, keepdim: bool = False
-) -> Two | te.Tensor:
+def _median(node: TorchNode, x: te.Tensor, dim: Axis | None = None, keepdim: bool = False) -> Two | te.Tensor:
     ignore_nan = node.name == "nanmedian"
     if dim is not None:
         return median(x, dim, ignore_nan)

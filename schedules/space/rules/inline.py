@@ -48,7 +48,13 @@ def inline_stages(
     again: str | None = None
     for name in d.s.blocks():
         nest, b = d.s.nest, d.block(name)
-        if name in stay or not is_map(b) or len(b.writes) != 1 or b.writes[0].buffer in nest.params or outgrows(nest, b):
+        if (
+            name in stay
+            or not is_map(b)
+            or len(b.writes) != 1
+            or b.writes[0].buffer in nest.params
+            or outgrows(nest, b)
+        ):
             continue
         users = readers(nest, b.writes[0].buffer)
         if not users or len(writers(nest, b.writes[0].buffer)) > 1:

@@ -85,7 +85,9 @@ class _Uses:
 
     @staticmethod
     def of(b: Block) -> _Uses:
-        found = [x for v in (*b.values, *b.where, *(places_of(b) if is_scatter(b) else ())) for x in _parts(v)]
+        found = [
+            x for v in (*b.values, *b.where, *(places_of(b) if is_scatter(b) else ())) for x in _parts(v)
+        ]
         loads = tuple(dict.fromkeys(x for x in found if isinstance(x, Load)))
         return _Uses(b, loads, tuple(dict.fromkeys(x for x in found if not isinstance(x, Load))))
 

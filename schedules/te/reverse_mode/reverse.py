@@ -11,8 +11,8 @@ from schedules import expr as E
 from schedules.dtypes import computed
 from schedules.errors import WorkloadError
 from schedules.expr import Const, Expr, Var
-from schedules.te.inside import check_loads
 from schedules.te.domains import masked_op, require_plain
+from schedules.te.inside import check_loads
 from schedules.te.language import placeholder
 from schedules.te.reverse_mode.copies import without_copies
 from schedules.te.reverse_mode.domains import with_domains
@@ -291,7 +291,9 @@ class _Reverse:
         """Hand gradients of a stage's outputs, over i0, i1, ..., to what it reads and is ``wanted``."""
         own = op.places or tuple(Var(v) for v, _ in op.axes)
         env: dict[str, Expr] = {to.name: p for p, to in zip(own, targets(len(own)), strict=True)}
-        steps = any(x.tensor.carry is not None for x in reads(op))  # what those of a scan make stays in its order
+        steps = any(
+            x.tensor.carry is not None for x in reads(op)
+        )  # what those of a scan make stays in its order
         heads = {n: placed(E.widen(g), env) for n, g in given.items()}
 
         def moves(x: TensorLoad) -> bool:

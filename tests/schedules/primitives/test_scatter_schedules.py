@@ -132,7 +132,9 @@ def test_what_would_race_is_refused_with_the_remedy() -> None:
     refused("parallel g_n: block g reduces over it.* race on g; rfactor the loop first", "parallel", "g_n")
     s = Schedule(rows().dag)
     s.reorder("g_d", "g_n")
-    with pytest.raises(ScheduleError, match="lanes of block g may meet in an element of g; vectorize a loop over"):
+    with pytest.raises(
+        ScheduleError, match="lanes of block g may meet in an element of g; vectorize a loop over"
+    ):
         s.vectorize("g_n")
 
 
@@ -141,7 +143,9 @@ def test_what_has_no_whole_output_is_refused() -> None:
     refused("use it before decompose_reduction", "cache_write", "g")
     s = Schedule(rows().dag)
     s.vectorize("g_d_init")
-    with pytest.raises(ScheduleError, match="g is not started by g_init in plain loops of its own; use rfactor first"):
+    with pytest.raises(
+        ScheduleError, match="g is not started by g_init in plain loops of its own; use rfactor first"
+    ):
         s.rfactor("g", "g_n")
     x, ids = te.placeholder((9,), name="x"), te.placeholder((9,), "int32", "ids")
     h = te.scatter_add((4,), lambda n: ids[n], lambda n: x[n], 9, name="h")
@@ -177,7 +181,9 @@ def test_a_copy_that_is_not_joined_is_found() -> None:
 
 def test_a_copy_that_is_not_started_is_found() -> None:
     c = rows()
-    nest = map_blocks(copies(c).nest, lambda b: replace(b, values=(Const(1.0, "float32"),)) if b.name == "g_rf_init" else b)
+    nest = map_blocks(
+        copies(c).nest, lambda b: replace(b, values=(Const(1.0, "float32"),)) if b.name == "g_rf_init" else b
+    )
     with pytest.raises(AssertionError):
         same(interpret(nest, c.dag, c.inputs), c.expected, "from 1")
 

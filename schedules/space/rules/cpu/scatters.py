@@ -60,9 +60,9 @@ def schedule_scatter(d: SketchBuilder, name: str) -> None:
         if inner := _in_vectors(d, part, _columns(d, d.block(part))):
             d.s.vectorize(inner[-1])
     else:
-        _, inner = d.s.split(reduce[-1].var, (None, d.choice(f"{name}.chains", CHAINS)))
-        part = d.s.rfactor(name, inner)
-        d.s.unroll(inner)
+        _, chain = d.s.split(reduce[-1].var, (None, d.choice(f"{name}.chains", CHAINS)))
+        part = d.s.rfactor(name, chain)
+        d.s.unroll(chain)
         _start(d, init_name(part))
     _join(d, name)
 
