@@ -25,7 +25,7 @@ from schedules.primitives.base import Primitive
 def check_start(nest: Nest, b: Block, p: Primitive[Any]) -> None:
     """Raise ScheduleError unless a block at the root, which does nothing else, sets the output of a scatter
     to what it starts from. ``p``: the primitive that errors name."""
-    (w,) = b.writes
+    w = b.writes[0]
     others = [x for x in writers(nest, w.buffer) if x is not b]
     alone = all(len(blocks(root_child(nest, x.name))) == 1 for x in others)
     if len(others) != 1 or others[0].name != init_name(b.name) or not alone or _marked(nest, others[0]):
@@ -42,8 +42,8 @@ def of_copies(nest: Nest, b: Block, partial: Block, loop: Loop) -> Nest:
     """The nest in which ``partial`` stands for the scatter ``b``: it adds to a copy of the output for each
     iteration of ``loop``. The copies are joined afterwards."""
     assert b.reducer is not None
-    out = nest.buffer(b.writes[0].buffer)
-    copies = Buffer(partial.writes[0].buffer, (loop.extent, *out.shape), out.dtype)
+    outs = [nest.buffer(w.buffer) for w in b.writes]
+    out, copied = outs[0], [w.buffer for w in partial.writes]
     start = next(x for x in writers(nest, out.name) if x is not b)
     nest = replace_stmt(nest, subtree_of(nest, start.name), None)
     outermost = loops_of(nest, b.name)[0].var == loop.var
@@ -58,7 +58,7 @@ def of_copies(nest: Nest, b: Block, partial: Block, loop: Loop) -> Nest:
         init_name(partial.name),
         iters,
         binds,
-        (Access(copies.name, (Var(copy.var), *at)),),
+        tuple(Access(n, (Var(copy.var), *at)) for n in copied),
         b.reducer.identity,
     )
     if outermost:
@@ -69,12 +69,13 @@ def of_copies(nest: Nest, b: Block, partial: Block, loop: Loop) -> Nest:
 
     last = Iter(numbered("rf_k", {i.var for i in box}), loop.extent, "reduce")
     whole = (*box, last)
-    made = (Load(copies.name, (Var(last.var), *at), out.dtype),)
-    final = Block(b.name, whole, (), (Access(out.name, at),), made, b.reducer, True)
+    made = tuple(Load(n, (Var(last.var), *at), x.dtype) for n, x in zip(copied, outs, strict=True))
+    final = Block(b.name, whole, (), tuple(Access(x.name, at) for x in outs), made, b.reducer, True)
     ended = fresh_each(nest, [*(f"{b.name}_ax{d}" for d in range(len(at))), f"{b.name}_rf_k"])
 
     own = subtree_of(nest, b.name)
-    nest = add_buffer(nest, copies)
+    for n, x in zip(copied, outs, strict=True):
+        nest = add_buffer(nest, Buffer(n, (loop.extent, *x.shape), x.dtype))
     swapped: Stmt = replace_stmt(replace(nest, body=own), b, partial).body
     if outermost:
         assert isinstance(swapped, Loop)

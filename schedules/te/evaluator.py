@@ -96,7 +96,7 @@ def _scan(stages: Sequence[Stage], arrays: dict[str, Array]) -> None:
 def _stage(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:
     stage = masked(stage)
     if stage.places:
-        return [_scattered(stage, arrays)]
+        return [_scattered(stage, arrays, n) for n in range(len(stage.outputs))]
     if stage.reducer is None:
         return _elementwise(stage, arrays)
     op = stage.reducer.operation(0) if len(stage.outputs) == 1 else ""
@@ -163,19 +163,19 @@ def _reduce(stage: Stage, arrays: Mapping[str, Array], op: str) -> Array:
     return out.astype(t.dtype)
 
 
-def _scattered(stage: Stage, arrays: Mapping[str, Array]) -> Array:
-    """A stage whose terms go to places of their own."""
+def _scattered(stage: Stage, arrays: Mapping[str, Array], number: int) -> Array:
+    """The output of this number of a stage whose terms go to places of their own."""
     assert stage.reducer is not None
-    t, op = stage.outputs[0], stage.reducer.operation(0)
+    t, op = stage.outputs[number], stage.reducer.operation(number)
     wide = op == "+" and t.dtype == "float32"
-    out = np.full(t.shape, stage.reducer.identity[0].value, np.float64 if wide else t.dtype)
+    out = np.full(t.shape, stage.reducer.identity[number].value, np.float64 if wide else t.dtype)
     axes = term_axes(stage)
     for block in blocks(axes, MAX_POINTS):
         scope = BlockEvaluator(stage.name, grid(axes, block), arrays, wide)
         ufunc: Any = BINARY[op]
         full = tuple(hi - lo for lo, hi in block)
         at = tuple(np.broadcast_to(scope.value(p), full) for p in stage.places)
-        ufunc.at(out, at, np.broadcast_to(scope.value(stage.values[0]), full))
+        ufunc.at(out, at, np.broadcast_to(scope.value(stage.values[number]), full))
     return out.astype(t.dtype)
 
 

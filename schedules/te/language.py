@@ -140,7 +140,7 @@ def compute(
         tuple((names[v], v.extent) for v in raxes),
         values,
         reducer,
-        _output_names(name, len(values)),
+        output_names(name, len(values)),
         tuple(dict.fromkeys(where)),
     )
     for v in values:
@@ -422,7 +422,7 @@ def check_name(name: Any) -> str | None:
     return name
 
 
-def _output_names(name: str | Sequence[str] | None, n: int) -> tuple[str | None, ...]:
+def output_names(name: str | Sequence[str] | None, n: int) -> tuple[str | None, ...]:
     if name is None:
         return (None,) * n
     if isinstance(name, str):

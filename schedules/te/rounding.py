@@ -167,7 +167,7 @@ def _stage(stage: Stage, known: ComputedTensors) -> list[Value]:
     if stage.reducer is None:
         return _elementwise(stage, known)
     if stage.places:
-        return [scattered(stage, known)]
+        return [scattered(stage, known, n) for n in range(len(stage.outputs))]
     if not stage.reducer.apart:
         return _fold(stage, known)
     if len(stage.outputs) == 1 and stage.reducer.operation(0) == "+":

@@ -32,22 +32,19 @@ Array = NDArray[Any]
 POINTS = 2**15  # of a block, as in `rounding`
 
 
-def scattered(stage: Stage, known: ComputedTensors) -> Value:
-    """The output of a stage with places, with its bound."""
-    return _summed(stage, known) if _operation(stage) == "+" else _extreme(stage, known)
-
-
-def _operation(stage: Stage) -> str:
+def scattered(stage: Stage, known: ComputedTensors, number: int) -> Value:
+    """The output of this number of a stage with places, with its bound."""
     assert stage.reducer is not None
-    return stage.reducer.operation(0)
+    op = stage.reducer.operation(number)
+    return _summed(stage, known, number) if op == "+" else _extreme(stage, known, number, op)
 
 
-def _terms(stage: Stage, known: ComputedTensors) -> Any:
+def _terms(stage: Stage, known: ComputedTensors, number: int) -> Any:
     """(places, values, errors, whether each place may be another) of the terms, block by block."""
     axes = term_axes(stage)
     for block in blocks(axes, POINTS):
         scope = ErrorScope(stage.name, grid(axes, block), known)
-        v, e = scope.value(stage.values[0])
+        v, e = scope.value(stage.values[number])
         moves = scope.moves(stage.places)
         full = tuple(hi - lo for lo, hi in block)
         at = tuple(np.broadcast_to(scope.scope.value(p), full) for p in stage.places)
@@ -55,14 +52,14 @@ def _terms(stage: Stage, known: ComputedTensors) -> Any:
         yield at, *(np.broadcast_to(x, full) for x in parts)
 
 
-def _summed(stage: Stage, known: ComputedTensors) -> Value:
-    t = stage.outputs[0]
+def _summed(stage: Stage, known: ComputedTensors, number: int) -> Value:
+    t = stage.outputs[number]
     floats = E.is_float(t.dtype)
     out = np.zeros(t.shape, np.float64 if floats else t.dtype)
     total, error = np.zeros(t.shape), np.zeros(t.shape)
     count = np.zeros(t.shape, np.int64)
     whole, exact, astray = True, True, 0.0
-    for at, v, e, moves in _terms(stage, known):
+    for at, v, e, moves in _terms(stage, known, number):
         np.add.at(out, at, v.astype(out.dtype))
         size = np.abs(v.astype(np.float64))
         np.add.at(total, at, size)
@@ -86,17 +83,17 @@ def _summed(stage: Stage, known: ComputedTensors) -> Value:
     return rounded(out, np.where(anything, np.inf, bound), t.dtype, anything=anything)
 
 
-def _extreme(stage: Stage, known: ComputedTensors) -> Value:
+def _extreme(stage: Stage, known: ComputedTensors, number: int, op: str) -> Value:
     assert stage.reducer is not None
-    t = stage.outputs[0]
-    ufunc: Any = BINARY[_operation(stage)]
-    least = _operation(stage) == "min"
-    identity = stage.reducer.identity[0].value
+    t = stage.outputs[number]
+    ufunc: Any = BINARY[op]
+    least = op == "min"
+    identity = stage.reducer.identity[number].value
     floats = E.is_float(t.dtype)
     out = np.full(t.shape, identity, np.float64 if floats else t.dtype)
     low, high = (np.full(t.shape, float(identity)) for _ in "lh")
     astray, exact = -math.inf if not least else math.inf, True
-    for at, v, e, moves in _terms(stage, known):
+    for at, v, e, moves in _terms(stage, known, number):
         ufunc.at(out, at, v.astype(out.dtype))
         exact = exact and not e.any() and not moves.any()
         below, above = ends(v, e)

@@ -12,7 +12,7 @@ from schedules.expr import INDEX, Const, Expr, Var
 from schedules.te.compute_dag import Reducer, operand
 from schedules.te.dims import dims_of
 from schedules.te.inside import check_loads, decide
-from schedules.te.language import bind_axes, called, check_name, compute, parameters, shape_of, value_of
+from schedules.te.language import bind_axes, called, compute, output_names, parameters, shape_of, value_of
 from schedules.te.scalars import cast, const, limit
 from schedules.te.size import check_size
 from schedules.te.tensors import IterVar, Op, Tensor, held_inside
@@ -34,14 +34,14 @@ def scatter_add(
     over: int | Sequence[int] = (),
     into: Tensor | float | None = None,
     mode: str = "drop",
-    name: str | None = None,
-) -> Tensor:
+    name: str | Sequence[str] | None = None,
+) -> Any:
     """A tensor of ``shape`` whose elements are sums of the terms that go there: for all points of ``over``
     ``out[index(*point)] += value(*point)``.
 
     ``index``: a function of the point's axes that returns an index for each dimension, arithmetic over axes
     or an integer that is read from tensors; one alone for one dimension. ``value``: a function of the same
-    axes. ``over``: the extents of the points. ``into``: a tensor, or a number, that results start from; its
+    axes; where it returns a tuple, each value has an output of its own, and a tuple of tensors is returned. ``over``: the extents of the points. ``into``: a tensor, or a number, that results start from; its
     shape is the default of ``shape``. Without it an element to which no term goes is 0.
 
     Terms that meet are added up in any order: sums of floats differ in rounding, other results do not.
@@ -66,8 +66,8 @@ def scatter_max(
     over: int | Sequence[int] = (),
     into: Tensor | float | None = None,
     mode: str = "drop",
-    name: str | None = None,
-) -> Tensor:
+    name: str | Sequence[str] | None = None,
+) -> Any:
     """The largest of the terms that go to each element, NaN where one of them is: `scatter_add` with a
     maximum in place of the sum. An element to which no term goes is what ``into`` is there; without it
     -infinity, or the least integer. Raises `WorkloadError`.
@@ -85,8 +85,8 @@ def scatter_min(
     over: int | Sequence[int] = (),
     into: Tensor | float | None = None,
     mode: str = "drop",
-    name: str | None = None,
-) -> Tensor:
+    name: str | Sequence[str] | None = None,
+) -> Any:
     """The least of the terms that go to each element, NaN where one of them is: `scatter_add` with a minimum
     in place of the sum. An element to which no term goes is what ``into`` is there; without it infinity, or
     the largest integer. Raises `WorkloadError`.
@@ -129,7 +129,8 @@ def histogram(
         return const(1, dtype) if weights is None else E.widen(weights[at])
 
     if range is None:
-        return _scatter("sum", (bins,), lambda *at: x[at], count, x.shape, None, "drop", name)
+        counts: Tensor = _scatter("sum", (bins,), lambda *at: x[at], count, x.shape, None, "drop", name)
+        return counts
     low, high = map(float, range)
     if not low < high:
         raise WorkloadError(f"{label}: range {range} is empty; give (least, largest)")
@@ -147,12 +148,11 @@ def histogram(
         one = count(*at)
         return E.select(inside, one, const(0, E.dtype_of(one)))
 
-    return _scatter("sum", (bins,), place, within, x.shape, None, "clip", name)
+    made: Tensor = _scatter("sum", (bins,), place, within, x.shape, None, "clip", name)
+    return made
 
 
-def _scatter(
-    how: str, shape: Any, index: Any, value: Any, over: Any, into: Any, mode: str, name: str | None
-) -> Tensor:
+def _scatter(how: str, shape: Any, index: Any, value: Any, over: Any, into: Any, mode: str, name: Any) -> Any:
     label = f"te.scatter_{'add' if how == 'sum' else how} {name or ''}".strip()
     if mode not in ("drop", "clip"):
         raise WorkloadError(f"{label}: mode {mode!r} is neither 'drop' nor 'clip'")
@@ -183,16 +183,30 @@ def _scatter(
             f"{label}: {len(at)} indices for {len(dims)} dimensions; return one for each dimension"
         )
     parameters(value, len(points), label)
-    term = E.widen(value_of(called(value, ivars, label), label))
-    op = _op(how, dims, ivars, at, term, mode, label, None if into is not None else name)
-    made = Tensor(dims, E.dtype_of(op.values[0]), op.names[0], op)
-    return made if into is None else _joined(how, made, into, label, name)
+    found = called(value, ivars, label)
+    many = isinstance(found, (tuple, list))
+    terms = tuple(E.widen(value_of(x, label)) for x in (found if many else (found,)))
+    if not terms or (many and into is not None):
+        raise WorkloadError(f"{label}: several values have no into=, and there is at least one")
+    names = output_names(None if into is not None else name, len(terms))
+    op = _op(how, dims, ivars, at, terms, mode, label, names)
+    made = tuple(Tensor(dims, E.dtype_of(v), op.names[n], op, n) for n, v in enumerate(op.values))
+    if into is not None:
+        return _joined(how, made[0], into, label, name)
+    return made if many else made[0]
 
 
 def _op(
-    how: str, dims: Any, ivars: Sequence[IterVar], at: Any, term: Expr, mode: str, label: str, name: Any
+    how: str,
+    dims: Any,
+    ivars: Sequence[IterVar],
+    at: Any,
+    terms: Sequence[Expr],
+    mode: str,
+    label: str,
+    names: tuple[str | None, ...],
 ) -> Op:
-    """The stage: its axes, its places inside the output, and its term."""
+    """The stage: its axes, its places inside the outputs, and its terms."""
     taken = Taken()
     env = {v: Var(taken.add(v.name)) for v in ivars}
     free: dict[int, IterVar] = {}  # {dimension: its axis}
@@ -214,20 +228,24 @@ def _op(
         held = E.minimum(E.maximum(wide, 0), last) if E.dtype_of(wide) == INDEX else held_inside(wide, n)
         places.append(held)
     axes = [(env[free[d]].name if d in free else taken.add("bin"), n) for d, n in enumerate(dims)]
-    term = bind_axes(term, env, label)
-    dtype = E.dtype_of(term)
-    if dtype not in DTYPES:
-        raise WorkloadError(f"{label}: the value {E.show(term)} has dtype {dtype}; convert it with te.cast")
-    loaded = (term, *places)
+    values = tuple(bind_axes(x, env, label) for x in terms)
+    dtypes = [E.dtype_of(x) for x in values]
+    for x, d in zip(values, dtypes, strict=True):
+        if d not in DTYPES:
+            raise WorkloadError(f"{label}: the value {E.show(x)} has dtype {d}; convert it with te.cast")
+    loaded = (*values, *places)
     word, identity = _JOIN[how]
+    nothing = tuple(map(identity, dtypes))
     if mode == "drop" and inside:  # what goes nowhere joins as what changes nothing
-        term = E.select(E.all_of(*inside), term, identity(dtype))
-    reducer = Reducer(how, (identity(dtype),), (E.binary(word, operand("x0", dtype), operand("y0", dtype)),))
+        cond = E.all_of(*inside)
+        values = tuple(E.select(cond, x, none) for x, none in zip(values, nothing, strict=True))
+    pairs = [(operand(f"x{n}", d), operand(f"y{n}", d)) for n, d in enumerate(dtypes)]
+    reducer = Reducer(how, nothing, tuple(E.binary(word, x, y) for x, y in pairs))
     reduced = tuple((env[v].name, v.extent) for v in ivars if v not in free.values())
     if not reduced:  # each term has an element of its own
         reduced = ((taken.add("once"), 1),)
-    check_size([term, *places], label)
-    op = Op(tuple(axes), reduced, (term,), reducer, (check_name(name),), (), tuple(places))
+    check_size([*values, *places], label)
+    op = Op(tuple(axes), reduced, values, reducer, names, (), tuple(places))
     if not dims_of(n for t in op.reads() for n in t.shape):
         check_loads(label, loaded, extents, lambda e: tuple(map(int, e.tensor.shape)))  # type: ignore[attr-defined]
     return op

@@ -41,10 +41,9 @@ def check_places(s: Stage, extents: Mapping[str, int]) -> None:
         raise ValueError(f"{what}, {len(s.places)} for {len(s.axes)} dimensions; give one for each")
     if s.scan:
         raise ValueError(f"{what} and its axes run in order; a scatter has no order: take one of the two")
-    if s.reducer is None or len(s.outputs) != 1 or s.reducer.operation(0) not in OPERATIONS:
-        raise ValueError(
-            f"{what}, and several may meet at one; join them by one sum, maximum or minimum of one value"
-        )
+    ops = () if s.reducer is None else [s.reducer.operation(n) for n in range(len(s.reducer.combine))]
+    if not ops or any(op not in OPERATIONS for op in ops):
+        raise ValueError(f"{what}, and several may meet at one; join them by a sum, a maximum or a minimum")
     if not s.reduce_axes:
         raise ValueError(f"{what}, and it has no reduction axis, so that none meet; give it one")
     own = {a.var: n for a, n in ((a, extents[a.var]) for a in term_axes(s))}
@@ -66,8 +65,8 @@ def check_places(s: Stage, extents: Mapping[str, int]) -> None:
 
 
 def check_fixed(s: Stage, extents: Sequence[E.Expr]) -> None:
-    """Raise ValueError where a size that a call tells stands in a stage with places. ``extents``: of its axes,
-    and of what it reads."""
+    """Raise ValueError where a size that a call tells stands in a stage with places. ``extents``: of its
+    axes, and of what it reads."""
     if any(map(E.variables, extents)) or any(map(E.holes, (*s.values, *s.where, *s.places))):
         raise ValueError(
             f"stage {s.name}: its terms go to places of their own, and its sizes vary; scatters have fixed "
@@ -79,12 +78,13 @@ def guarded_terms(s: Stage) -> tuple[tuple[E.Expr, ...], tuple[E.Expr, ...], tup
     """(values, conditions, places) of the terms: one that is the identity where a condition fails changes
     nothing there, and is left out. Under the conditions a place need not be cut off where they hold it."""
     assert s.reducer is not None
-    (value,) = s.values
-    if not isinstance(value, E.Select) or value.b != s.reducer.identity[0]:
+    pairs = zip(s.values, s.reducer.identity, strict=True)
+    chosen = [v for v, nothing in pairs if isinstance(v, E.Select) and v.b == nothing]
+    if len(chosen) < len(s.values) or len({v.cond for v in chosen}) > 1:
         return s.values, s.where, s.places
-    conds = E.conjuncts(value.cond)
+    conds = E.conjuncts(chosen[0].cond)
     places = tuple(E.rewrite(p, lambda e: _held(e, frozenset(conds))) for p in s.places)
-    return (value.a,), (*s.where, *conds), places
+    return tuple(v.a for v in chosen), (*s.where, *conds), places
 
 
 def _held(e: E.Expr, known: frozenset[E.Expr]) -> E.Expr | None:

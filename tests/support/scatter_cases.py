@@ -119,3 +119,20 @@ def counts(n: int = 400, bins: int = 6) -> Scatter:
     data = np.random.default_rng(2).integers(-2, bins + 2, n).astype("int32")
     want = np.bincount(data[(data >= 0) & (data < bins)], minlength=bins).astype("int32")
     return Scatter(te.dag([x, te.histogram(x, bins, name="h")]), (data,), (want,))
+
+
+def means(n: int = 200, bins: int = 7) -> Scatter:
+    """Sums and counts together, of which a later stage makes means."""
+    ids, x = te.placeholder((n,), "int32", "ids"), te.placeholder((n,), name="x")
+
+    def both(n: Any) -> Any:
+        return x[n], te.const(1, "int32")
+
+    total, count = te.scatter_add((bins,), lambda n: ids[n], both, n, name=("total", "count"))
+    mean = te.compute((bins,), lambda i: total[i] / te.cast(count[i], "float32"), name="mean")
+    draw = np.random.default_rng(3)
+    at, values = draw.integers(-1, bins + 1, n).astype("int32"), draw.integers(-9, 10, n).astype("float32")
+    rest = [values[at == b] for b in range(bins)]
+    want = np.array([v.sum() / np.float32(len(v)) for v in rest], "float32")
+    counted = np.array([len(v) for v in rest], "int32")
+    return Scatter(te.dag([ids, x, count, mean]), (at, values), (counted, want))

@@ -9,7 +9,7 @@ import pytest
 from grid_cases import Case, emulate, program, sampled
 from grid_changes import changed
 from helpers import check_compiled, check_interpreted, interpret, poisoned, same
-from scatter_cases import Scatter, counts, random_scatter, rows
+from scatter_cases import Scatter, counts, means, random_scatter, rows
 
 from autotune.codegen.simt import cuda, opencl
 from autotune.targets import detect, from_name
@@ -40,7 +40,7 @@ def with_epilogue() -> Scatter:
     return Scatter(dag, data, tuple(te.evaluate(dag, data)))
 
 
-CASES = {"rows": rows, "counts": lambda: counts(900), "epilogue": with_epilogue}
+CASES = {"rows": rows, "counts": lambda: counts(900), "epilogue": with_epilogue, "means": means}
 
 
 @pytest.mark.parametrize("name", CASES)

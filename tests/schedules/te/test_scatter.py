@@ -11,7 +11,7 @@ import pytest
 from helpers import interpret, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scatter_cases import counts, random_scatter, rows
+from scatter_cases import counts, means, random_scatter, rows
 
 from schedules import te
 from schedules.errors import WorkloadError
@@ -29,7 +29,7 @@ DATA = np.array([0, 3, -1, 3, 4, 2, 9, 3, 1], np.int32), np.arange(1, 10, dtype=
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_a_random_scatter_is_what_numpy_makes_of_it(seed: int) -> None:
     c = random_scatter(seed)
     same(te.evaluate(c.dag, c.inputs), c.expected, "the reference")
@@ -72,6 +72,14 @@ def test_a_histogram_is_numpys() -> None:
     assert te.evaluate(h, [data, weights])[0].tolist() == want.tolist()
     c = counts()
     same(te.evaluate(c.dag, c.inputs), c.expected, "counts of integers")
+
+
+def test_several_values_go_to_one_place() -> None:
+    c = means()
+    same(te.evaluate(c.dag, c.inputs), c.expected, "the reference")
+    same(interpret(initial(c.dag), c.dag, c.inputs), c.expected, "the interpreter")
+    bounded = evaluate_with_bounds(c.dag, c.inputs)
+    assert np.allclose(bounded.values[1], c.expected[1]) and bounded.bounds[1].max() < 1e-5
 
 
 def test_bounds_know_that_the_order_is_free() -> None:
