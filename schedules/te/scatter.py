@@ -41,8 +41,9 @@ def scatter_add(
 
     ``index``: a function of the point's axes that returns an index for each dimension, arithmetic over axes
     or an integer that is read from tensors; one alone for one dimension. ``value``: a function of the same
-    axes; where it returns a tuple, each value has an output of its own, and a tuple of tensors is returned. ``over``: the extents of the points. ``into``: a tensor, or a number, that results start from; its
-    shape is the default of ``shape``. Without it an element to which no term goes is 0.
+    axes; where it returns a tuple, each value has an output of its own, and a tuple of tensors is returned.
+    ``over``: the extents of the points. ``into``: a tensor, or a number, that results start from; its shape
+    is the default of ``shape``. Without it an element to which no term goes is 0.
 
     Terms that meet are added up in any order: sums of floats differ in rounding, other results do not.
     ``mode``: what becomes of a term whose index lies outside. ``"drop"`` leaves it out, as JAX's
@@ -140,15 +141,12 @@ def histogram(
         return v if is_float(E.dtype_of(v)) else cast(v, "float64")
 
     def place(*at: Any) -> Expr:
-        return cast((element(*at) - low) * (bins / (high - low)), "int32")
-
-    def within(*at: Any) -> Expr:  # a comparison with NaN is false
         v = element(*at)
+        number = E.minimum(cast((v - low) * (bins / (high - low)), "int32"), bins - 1)
         inside = E.all_of(E.compare("<=", E.wrap(low, E.dtype_of(v)), v), E.compare("<=", v, high))
-        one = count(*at)
-        return E.select(inside, one, const(0, E.dtype_of(one)))
+        return E.select(inside, number, -1)  # a comparison with NaN is false
 
-    made: Tensor = _scatter("sum", (bins,), place, within, x.shape, None, "clip", name)
+    made: Tensor = _scatter("sum", (bins,), place, count, x.shape, None, "drop", name)
     return made
 
 
@@ -174,10 +172,10 @@ def _scatter(how: str, shape: Any, index: Any, value: Any, over: Any, into: Any,
         raise WorkloadError(f"{label}: over has no extents; give those of the points, over=(n,)")
     if dims_of([*dims, *points]):
         raise WorkloadError(f"{label}: its sizes vary; scatters have fixed sizes: give numbers")
-    names = parameters(index, len(points), label)
-    ivars = [IterVar(n, e, True) for n, e in zip(names, points, strict=True)]
+    axes = parameters(index, len(points), label)
+    ivars = [IterVar(n, e, True) for n, e in zip(axes, points, strict=True)]
     at = called(index, ivars, label)
-    at = tuple(at) if isinstance(at, (tuple, list)) else (at,)
+    at = tuple(_made_ahead(i, ivars, name) for i in (at if isinstance(at, (tuple, list)) else (at,)))
     if len(at) != len(dims):
         raise WorkloadError(
             f"{label}: {len(at)} indices for {len(dims)} dimensions; return one for each dimension"
@@ -249,6 +247,25 @@ def _op(
     if not dims_of(n for t in op.reads() for n in t.shape):
         check_loads(label, loaded, extents, lambda e: tuple(map(int, e.tensor.shape)))  # type: ignore[attr-defined]
     return op
+
+
+def _made_ahead(i: Any, ivars: Sequence[IterVar], name: Any) -> Any:
+    """An index that is computed of floats, as an element of a stage of its own: schedules compute many at
+    once. Others are returned as they are."""
+    if not isinstance(i, Expr) or not is_integer(E.dtype_of(i)):
+        return i
+    if not any(is_float(E.dtype_of(x)) for x in E.walk(i)):
+        return i
+    used = [v for v in ivars if any(x is v for x in E.walk(i))]
+    if not used:
+        return i
+
+    def place(*p: Any) -> Expr:
+        return bind_axes(i, dict(zip(used, p, strict=True)), "of places")
+
+    what = f"{name}_place" if isinstance(name, str) else None
+    made: Tensor = compute(tuple(v.extent for v in used), place, name=what)
+    return made[tuple(used)]
 
 
 def _index(i: Any, label: str) -> Expr:

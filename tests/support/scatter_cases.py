@@ -136,3 +136,12 @@ def means(n: int = 200, bins: int = 7) -> Scatter:
     want = np.array([v.sum() / np.float32(len(v)) for v in rest], "float32")
     counted = np.array([len(v) for v in rest], "int32")
     return Scatter(te.dag([ids, x, count, mean]), (at, values), (counted, want))
+
+
+def bins_of_floats(rows: int = 3, n: int = 230) -> Scatter:
+    """A histogram of two dimensions of floats, whose places are a stage of their own."""
+    x = te.placeholder((rows, n), name="x")
+    data = np.random.default_rng(4).uniform(-0.1, 1.1, (rows, n)).astype("float32")
+    data[0, :3] = [0.0, 1.0, np.nan]
+    want = np.histogram(data[~np.isnan(data)], 8, (0, 1))[0].astype("int32")
+    return Scatter(te.dag([x, te.histogram(x, 8, range=(0.0, 1.0), name="h")]), (data,), (want,))

@@ -9,7 +9,7 @@ import pytest
 from grid_cases import Case, emulate, program, sampled
 from grid_changes import changed
 from helpers import check_compiled, check_interpreted, interpret, poisoned, same
-from scatter_cases import Scatter, counts, means, random_scatter, rows
+from scatter_cases import Scatter, bins_of_floats, counts, means, random_scatter, rows
 
 from autotune.codegen.simt import cuda, opencl
 from autotune.targets import detect, from_name
@@ -41,6 +41,7 @@ def with_epilogue() -> Scatter:
 
 
 CASES = {"rows": rows, "counts": lambda: counts(900), "epilogue": with_epilogue, "means": means}
+CASES["floats"] = bins_of_floats
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -77,6 +78,12 @@ def test_spaces_of_random_scatters(first: int) -> None:
             s = Schedule.replay(c.dag, space.trace(k, found[0]), ONE)
             check_interpreted(s.nest, c.dag, c.inputs, c.expected)
             check_compiled(c.dag, s.trace, detect(threads=1), c.inputs, c.expected)
+
+
+def test_places_of_floats_are_made_in_vectors() -> None:
+    space = derive(bins_of_floats().dag, ONE)
+    assert "compute_at(block='h_place'" in str(space.sketch(0).trace)
+    assert all({"h.tile", "h.lanes"} <= {*space.holes(k)} for k in range(len(space.sketches)))
 
 
 # --- GPUs -------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from schedules.space.rules.cpu.row_blocks import is_product, schedule_row_blocks
 from schedules.space.rules.cpu.row_parts import rows_outgrow_cache
 from schedules.space.rules.cpu.rows import schedule_rows, split_long_reduction
 from schedules.space.rules.cpu.scans import scan_groups, schedule_scans
-from schedules.space.rules.cpu.scatters import schedule_scatter
+from schedules.space.rules.cpu.scatters import made_ahead, schedule_scatter
 from schedules.space.rules.cpu.streaming import stream_outputs
 from schedules.space.rules.cpu.tiling import schedule_tiled
 from schedules.space.rules.cpu.widened import may_widen
@@ -48,7 +48,8 @@ def apply_rules(d: SketchBuilder) -> None:
         _with_scans(d)
         return
     split_views(d)
-    way = inline_stages(d, _inline_padding, costly_in_tiles=False, ways=("kept", "bands"))
+    ahead = made_ahead(d)
+    way = inline_stages(d, _inline_padding, costly_in_tiles=False, ways=("kept", "bands"), stay=ahead)
     split_views(d)  # what reads through a stage that is gone now
     find_nested(d)
     copy_views(d)

@@ -8,13 +8,14 @@ several copies too: a term then waits less for the one before it that went to th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from schedules import expr as E
 from schedules.expr import Var
 from schedules.ir import Block
-from schedules.ir.nest import init_name, vars_bound
-from schedules.space.rules.patterns import extents
+from schedules.ir.nest import init_name, is_scatter, places_of, readers, vars_bound, writers
+from schedules.space.rules.patterns import extents, is_map
 from schedules.space.sketch_builder import SketchBuilder, extent
 
 # Most elements of the copies of an output together: beyond, joining them takes longer than the terms.
@@ -23,6 +24,8 @@ MOST_COPIED = 1 << 20
 CHAINS = (2, 4, 8)
 # Fewest terms for each element of the copies.
 TERMS = 4
+# Terms whose places are made together.
+TILES = (64, 256)
 # Vectors of a term that are offered.
 VECTORS = (1, 2, 4)
 # Fewest terms that threads share.
@@ -57,14 +60,52 @@ def schedule_scatter(d: SketchBuilder, name: str) -> None:
         part = d.s.rfactor(name, outer)
         d.s.parallel(outer)
         _start(d, init_name(part))
-        if inner := _in_vectors(d, part, _columns(d, d.block(part))):
-            d.s.vectorize(inner[-1])
+        if lanes := _in_vectors(d, part, _columns(d, d.block(part))):
+            d.s.vectorize(lanes[-1])
+        elif makers := _makers(d, part):
+            tile, _ = d.s.split(d.loops(part)[-1].var, (None, d.choice(f"{name}.tile", TILES)))
+            _make_ahead(d, name, makers, tile)
     else:
-        _, chain = d.s.split(reduce[-1].var, (None, d.choice(f"{name}.chains", CHAINS)))
+        makers, last, tile = _makers(d, name), reduce[-1].var, ""
+        if makers:
+            tile, last = d.s.split(last, (None, d.choice(f"{name}.tile", TILES)))
+        _, chain = d.s.split(last, (None, d.choice(f"{name}.chains", CHAINS)))
         part = d.s.rfactor(name, chain)
         d.s.unroll(chain)
         _start(d, init_name(part))
+        if makers:
+            _make_ahead(d, name, makers, tile)
     _join(d, name)
+
+
+def made_ahead(d: SketchBuilder) -> set[str]:
+    """The stages that make places of scatters whose terms are single elements. They are not inlined: vectors
+    of them are made a tile ahead."""
+    scatters = [b for b in map(d.block, d.s.blocks()) if is_scatter(b) and _columns(d, b) is None]
+    return {name for b in scatters for name in _makers(d, b.name)}
+
+
+def _makers(d: SketchBuilder, name: str) -> list[str]:
+    """The stages that make the places of a scatter, which nothing else reads."""
+    b = d.block(name)
+    asked = {x.buffer for e in (*places_of(b), *b.where) for x in E.loads(e)}
+    out = []
+    for n in sorted(asked - set(d.s.nest.params)):
+        made, users = writers(d.s.nest, n), readers(d.s.nest, n)
+        if len(made) == 1 and is_map(made[0]) and len(made[0].writes) == 1 and [u.name for u in users] == [name]:
+            out.append(made[0].name)
+    return out
+
+
+def _make_ahead(d: SketchBuilder, name: str, makers: Sequence[str], tile: str) -> None:
+    """Make places in vectors, for a tile of terms at once."""
+    for maker in makers:
+        d.s.compute_at(maker, tile)
+        last = d.own_loops(maker)[-1]
+        w = d.lanes_of(d.dtype(d.block(maker)))
+        _, vec = d.s.split(last.var, (None, d.choice(f"{name}.lanes", (w, 2 * w))))
+        d.s.vectorize(vec)
+        d.done.add(maker)
 
 
 def extent_of_output(d: SketchBuilder, b: Block) -> list[int]:
@@ -96,6 +137,10 @@ def _push(d: SketchBuilder, name: str) -> None:
     first = [x for x in loops if x in apart and Var(x) != own]
     terms = [x for x in loops if x in reduce]
     count = prod(extent(x) for x in d.loops(name))
+    makers = _makers(d, name) if lanes is None else []
+    if makers and terms:
+        tile, rest = d.s.split(terms[-1], (None, d.choice(f"{name}.tile", TILES)))
+        terms[-1:] = [tile, rest]
     inner = _in_vectors(d, name, lanes, parts=d.threads > 1 and count > ALONE and not first)
     if d.threads > 1 and count > ALONE and (first or len(inner) > 1):
         outer = first or inner[:1]
@@ -105,6 +150,8 @@ def _push(d: SketchBuilder, name: str) -> None:
         d.s.reorder(*first, *terms, *inner)
     if inner:
         d.s.vectorize(inner[-1])
+    if makers and terms:
+        _make_ahead(d, name, makers, tile)
 
 
 def _in_vectors(d: SketchBuilder, name: str, lanes: str | None, parts: bool = False) -> list[str]:
