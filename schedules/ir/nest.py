@@ -46,11 +46,11 @@ def initial(dag: ComputeDAG) -> Nest:
     names = initial_loops([(s.name, own) for s, own in zip(dag.stages, axes, strict=True)])
     together = {n: range(a, b + 1) for a, b in groups(dag) for n in range(a, b + 1)}
     stmts = [
-        _steps(dag, own, made, names)
+        _steps(dag, together[n], made, names)
         if n in together
         else _alone(dag.stages[n], made[n], extents[n], names[n])
         for n in range(len(made))
-        if n == (own := together.get(n, (n,)))[0]
+        if n == together.get(n, (n,))[0]
     ]
     buffers = tuple(_open_buffer(dag, t, shapes[t.name]) for t in dag.tensors.values())
     sizes = dag.open.sizes if dag.open is not None else ()

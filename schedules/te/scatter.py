@@ -228,9 +228,9 @@ def _op(
     axes = [(env[free[d]].name if d in free else taken.add("bin"), n) for d, n in enumerate(dims)]
     values = tuple(bind_axes(x, env, label) for x in terms)
     dtypes = [E.dtype_of(x) for x in values]
-    for x, d in zip(values, dtypes, strict=True):
-        if d not in DTYPES:
-            raise WorkloadError(f"{label}: the value {E.show(x)} has dtype {d}; convert it with te.cast")
+    for x, kind in zip(values, dtypes, strict=True):
+        if kind not in DTYPES:
+            raise WorkloadError(f"{label}: the value {E.show(x)} has dtype {kind}; convert it with te.cast")
     loaded = (*values, *places)
     word, identity = _JOIN[how]
     nothing = tuple(map(identity, dtypes))
