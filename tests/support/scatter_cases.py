@@ -121,7 +121,7 @@ def counts(n: int = 400, bins: int = 6) -> Scatter:
     return Scatter(te.dag([x, te.histogram(x, bins, name="h")]), (data,), (want,))
 
 
-def means(n: int = 200, bins: int = 7) -> Scatter:
+def means(n: int = 90, bins: int = 7) -> Scatter:
     """Sums and counts together, of which a later stage makes means."""
     ids, x = te.placeholder((n,), "int32", "ids"), te.placeholder((n,), name="x")
 

@@ -54,11 +54,11 @@ def test_many_random_schedules_of_random_scatters(seed: int) -> None:
 
 
 def few() -> Scatter:
-    return rows(n=10, d=9, v=4)
+    return rows(n=6, d=9, v=3)
 
 
 def counts_of_few() -> Scatter:
-    return counts(n=50, bins=3)
+    return counts(n=26, bins=3)
 
 
 def columns(c: Scatter) -> Schedule:
