@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dag_mutant_runs import apart, outcome
+from dag_mutants import mutated
 from helpers import interpret, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -265,3 +267,14 @@ def test_the_tangent_of_a_scatter_is_one(how: Any) -> None:
 
     apart = run(y, x=data + 1e-6 * way) - run(y, x=data - 1e-6 * way)
     np.testing.assert_allclose(run(dot), apart / 2e-6, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_changed_document_is_refused_or_means_what_it_says() -> None:
+    """Places of strangers write nowhere else: what the door lets through runs between inaccessible pages."""
+    documents = [c.dag.to_json() for c in (rows(12, 5, 4), counts(30, 4), means(30, 4), random_scatter(3))]
+    reducers = [s["reducer"] for d in documents for s in d["stages"]]
+    for seed in range(60):
+        changed_one = mutated(documents, seed)
+        found = apart(lambda v=changed_one: outcome(v, reducers))  # type: ignore[misc]
+        assert found.startswith(("refused", "right", "large")), f"{seed}: {found}"
