@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from schedules.expr import Expr
-from schedules.ir import Alloc, AllReduce, Guard, Stmt, Store, walk, with_body
+from schedules.ir import Alloc, AllReduce, Atomic, Guard, Stmt, Store, walk, with_body
 from schedules.ir.exprs import accesses, loads
 from schedules.loads import Indices, relocated
 
@@ -49,7 +49,7 @@ def moved(
             return x
         if isinstance(x, Guard):
             return Guard(f(x.cond), go(x.body), x.speculative)
-        if not isinstance(x, (Store, AllReduce)):
+        if not isinstance(x, (Store, AllReduce, Atomic)):
             return with_body(x, go)
         indices = tuple(map(f, x.indices))
         x = replace(x, indices=indices, value=f(x.value))

@@ -7,7 +7,7 @@ from math import prod
 
 from schedules import expr as E
 from schedules.ir import Block, Nest, blocks
-from schedules.ir.nest import find_block, readers, reads
+from schedules.ir.nest import find_block, readers, reads, writers
 from schedules.primitives.inline import Inline, outgrown
 from schedules.space.estimate.counting import arithmetic
 from schedules.space.rules.patterns import (
@@ -60,7 +60,7 @@ def inline_stages(
         if b.writes[0].buffer in nest.params or outgrows(nest, b):
             continue
         users = readers(nest, b.writes[0].buffer)
-        if not users:
+        if not users or len(writers(nest, b.writes[0].buffer)) > 1:
             continue
         reducing = [u for u in users if u.reducer is not None]
         if reducing and (_is_filled_with_zero_point(nest, b) or _is_factor(nest, b, reducing)):
