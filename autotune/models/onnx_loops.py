@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from autotune.models.onnx_scope import OnnxLowering, OnnxScope, Scoped
 
 STEPS = "steps"  # the axis of steps
+MOST_STEPS = 1 << 24  # of a Loop: more are surely a mistake in the file
 # An element of what a body is given, at a step and indices.
 Read = Callable[[Expr, tuple[Expr, ...]], Expr]
 
@@ -93,7 +94,7 @@ def loop_outputs(
     lowering: OnnxLowering, proto: Any, values: Mapping[str, Scoped], scope: OnnxScope, path: str
 ) -> list[Scoped]:
     """The outputs of a Loop whose number of steps is known. Raises UnsupportedForm."""
-    body = next(a.g for a in proto.attribute if a.name == "body")
+    body = {a.name: a.g for a in proto.attribute}["body"]
     names = [*proto.input, "", ""]
     limit, cond = (values.get(n) if n else None for n in names[:2])
     if not isinstance(limit, KnownTensor):
@@ -101,8 +102,8 @@ def loop_outputs(
     if cond is not None and not (isinstance(cond, KnownTensor) and bool(cond.array().all())):
         raise UnsupportedForm("control flow is not supported: its condition is not known to hold at import")
     steps = int(limit.array().item())
-    if steps < 1:
-        raise UnsupportedForm(f"it has {steps} steps")
+    if not 1 <= steps <= MOST_STEPS:
+        raise UnsupportedForm(f"it has {steps} steps; from 1 to {MOST_STEPS} are taken")
     first = [_tensor(lowering, values, name) for name in proto.input[2:]]
     number = body.input[0].name
 

@@ -12,6 +12,7 @@ from schedules.expr import Expr, Load, Var
 from schedules.graph.graph import Graph, Island
 from schedules.loads import with_loads
 from schedules.te.compute_dag import ComputeDAG, Stage
+from schedules.te.scans import groups
 from schedules.te.unique import Taken
 
 APART = "apart"  # what such islands are called
@@ -28,18 +29,12 @@ def with_others_apart(graph: Graph, rewrite: Callable[[Graph], Graph]) -> Graph:
 
 
 def together(stages: Sequence[Stage]) -> list[tuple[Stage, ...]]:
-    """The stages in their order, those of one scan together: from one that reads what is made later up to
-    the stage that makes it."""
-    place = {t.name: n for n, s in enumerate(stages) for t in s.outputs}
-    found: list[tuple[Stage, ...]] = []
-    n = 0
+    """The stages in their order, those of one scan together."""
+    ends, found, n = dict(groups(stages)), list[tuple[Stage, ...]](), 0
     while n < len(stages):
-        end = k = n
-        while k <= end:
-            end = max(end, *(place.get(x.buffer, k) for x in stages[k].reads()), k)
-            k += 1
-        found.append(tuple(stages[n : end + 1]))
-        n = end + 1
+        last = ends.get(n, n)
+        found.append(tuple(stages[n : last + 1]))
+        n = last + 1
     return found
 
 
@@ -63,6 +58,7 @@ def _set_apart(graph: Graph, runs: Sequence[tuple[Stage, ...]]) -> tuple[Graph, 
             stages.insert(at, Stage((t,), axes, (), (load,)))
         writes = tuple(t for s in run for t in s.outputs)
         own = {t.name for t in writes}
+        own |= graph.values.keys()  # of constants no island knows: they are found again afterwards
         reads = tuple(dict.fromkeys(x.buffer for s in run for x in s.reads() if x.buffer not in own))
         island = Island(f"{APART} {run[0].name}", APART, reads, writes)
         islands[island.name] = island, run
@@ -80,7 +76,8 @@ def _set_apart(graph: Graph, runs: Sequence[tuple[Stage, ...]]) -> tuple[Graph, 
 
 def _put_back(graph: Graph, islands: _Islands, before: Graph) -> Graph:
     """The graph with the stages of islands in their place. ``before``: the graph that had them."""
-    runs, made, read = [(s,) for s in graph.dag.stages], set[str](), set[str]()
+    runs: list[tuple[Stage, ...]] = [(s,) for s in graph.dag.stages]
+    made, read = set[str](), set[str]()
     origins = dict(graph.origins)
     for now in (i for i in graph.islands if i.op == APART):
         was, run = islands[now.name]
@@ -94,10 +91,29 @@ def _put_back(graph: Graph, islands: _Islands, before: Graph) -> Graph:
     read -= needed | graph.views.keys() | graph.joins.keys()
     outputs = [n for n in graph.dag.outputs if n not in read]
     outputs += [n for n in before.dag.outputs if n in made & needed]
-    inputs = tuple(t for t in graph.dag.inputs if t.name not in made)
+    inputs = [t for t in graph.dag.inputs if t.name not in made]
+    runs, more = _with_constants(graph, runs, before)
+    inputs += [replace(before.dag.tensors[old], name=new) for new, old in more.items()]
+    values = dict(graph.values) | {new: before.values[old] for new, old in more.items()}
     stages = tuple(s for run in _in_order(runs) for s in run)
-    dag = ComputeDAG(inputs, stages, tuple(outputs), graph.dag.constants)
-    return replace(graph, dag=dag, islands=left, origins=origins)
+    constants = tuple(t.name for t in inputs if t.name in values)
+    dag = ComputeDAG(tuple(inputs), stages, tuple(outputs), constants)
+    return replace(graph, dag=dag, values=values, islands=left, origins=origins)
+
+
+def _with_constants(
+    graph: Graph, runs: Sequence[tuple[Stage, ...]], before: Graph
+) -> tuple[list[tuple[Stage, ...]], dict[str, str]]:
+    """(Runs that read constants of ``graph``, {new constant: its name ``before``} for those that it has no
+    more, or otherwise)."""
+    taken = Taken({*graph.dag.tensors, *(t.name for run in runs for s in run for t in s.outputs)})
+    names: dict[str, str] = {}
+    for name in dict.fromkeys(x.buffer for run in runs for s in run if not s.plain for x in s.reads()):
+        same = graph.values.get(name) is before.values.get(name)
+        if name in before.values and not (same and graph.dag.tensors[name] == before.dag.tensors[name]):
+            names[name] = taken.add(name)
+    found = [tuple(s if s.plain else _renamed(s, names) for s in run) for run in runs]
+    return found, {new: old for old, new in names.items()}
 
 
 def _in_order(runs: Sequence[tuple[Stage, ...]]) -> list[tuple[Stage, ...]]:

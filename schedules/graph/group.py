@@ -89,12 +89,15 @@ def _roomy(dag: ComputeDAG) -> ComputeDAG:
 
 def _weights(graph: Graph, stages: Sequence[Stage]) -> set[str]:
     """Constants that are factors of products, and those of which maps alone make such factors, as codes of
-    few bits; and scales of the sums that products end in."""
+    few bits; and scales of the sums that products end in; and what steps of a scan sum up."""
     behind = {name: {name} for name in graph.values}  # {tensor: the constants of which alone it is made}
     found: set[str] = set()
     for s in stages:
         read = [x.buffer for x in s.reads()]
         if any(is_sum_of_products(s, p) for p in stages):
+            summed = {a.var for a in s.reduce_axes}
+            found |= {x.buffer for x in s.reads() if x.buffer in graph.values and E.variables(x) & summed}
+        elif s.scan and s.reduce_axes:  # every step reads them anew
             summed = {a.var for a in s.reduce_axes}
             found |= {x.buffer for x in s.reads() if x.buffer in graph.values and E.variables(x) & summed}
         elif is_product(s):

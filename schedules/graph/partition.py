@@ -235,7 +235,12 @@ class _Cut:
             inside, edge = {s.name: s}, [s]
             while edge:
                 for r in self.users(edge.pop()):
-                    if r.name in inside or self.by_product(r) or self.group[r.name] in self.joined or not r.plain:
+                    if (
+                        r.name in inside
+                        or self.by_product(r)
+                        or self.group[r.name] in self.joined
+                        or not r.plain
+                    ):
                         continue
                     if self._turns_rows(inside.values(), r):
                         continue
@@ -297,7 +302,7 @@ class _Cut:
                 continue
             if any(map(self.by_product, beside)) or (not rows if of_rows else len(beside) > 1):
                 continue
-            if all(r.plain for r in readers_):
+            if not any(r.places or r.scan for r in readers_):
                 self.join([s, *users])
 
     def epilogues(self) -> None:

@@ -13,7 +13,7 @@ from itertools import takewhile
 
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
-from schedules.ir import Block, Loop, Nest, blocks, path_to
+from schedules.ir import Block, Loop, Nest, blocks, loops_around
 from schedules.ir.deps import unshifted
 from schedules.ir.nest import bound, domain
 from schedules.te.infeasible import impossible
@@ -56,8 +56,8 @@ def late_read(nest: Nest, buffers: Collection[str]) -> str:
                         places = next(x for x in w.writes if x.buffer == name)
                         made = f"{name}[{', '.join(map(E.show, places.indices))}]"
                         return (
-                            f"block {r.name} reads {E.show(load)}, and block {w.name} writes {made}: the read "
-                            "is not proved to come after the write of its element"
+                            f"block {r.name} reads {E.show(load)}, and block {w.name} writes {made}: the "
+                            "read is not proved to come after the write of its element"
                         )
     return ""
 
@@ -74,8 +74,7 @@ def _reads(b: Block, buffer: str) -> Iterator[tuple[Load, tuple[Expr, ...]]]:
 
 def _after(nest: Nest, w: Block, r: Block, load: Load, guards: Sequence[Expr]) -> bool:
     """Whether each read of the load comes after all writes of ``w`` to its element."""
-    to_write, to_read = (path_to(nest.body, lambda s, b=b: s is b) or () for b in (w, r))
-    loops, others = ([x for x in p if isinstance(x, Loop)] for p in (to_write, to_read))
+    loops, others = (loops_around(b, nest.body) for b in (w, r))
     shared = [a for a, b in takewhile(lambda p: p[0] is p[1], zip(loops, others, strict=False))]
     ordered = w is not r and _stands_before(nest, w, r)
     if any(E.holes(x.extent) for x in (*loops, *others)):

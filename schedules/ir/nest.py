@@ -50,7 +50,7 @@ def initial(dag: ComputeDAG) -> Nest:
     return Nest(tuple(t.name for t in dag.params), dag.outputs, buffers, seq(*stmts), sizes)
 
 
-def _steps(dag: ComputeDAG, group: range, made: Sequence[Block], names: Sequence[list[str]]) -> Stmt:
+def _steps(dag: ComputeDAG, group: Sequence[int], made: Sequence[Block], names: Sequence[list[str]]) -> Stmt:
     """The stages of a scan, each in loops of its own, in loops over the points of the scan. These are called
     after the first stage."""
     first = dag.stages[group[0]]

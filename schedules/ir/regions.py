@@ -213,13 +213,13 @@ def footprint(
                 break
         if acc is None or (clip and covers(acc, (Const(0), size)) and not E.holes(acc[1])):
             acc = (Const(0), size)
-        elif clip and not _may_be_negative(acc[0]):
+        elif clip and not may_be_negative(acc[0]):
             acc = (Const(0), size) if acc[1] == size else (acc[0], E.minimum(acc[1], size))
         out.append(acc)
     return out
 
 
-def _may_be_negative(base: Expr) -> bool:
+def may_be_negative(base: Expr) -> bool:
     """A base below 0 (a guarded read) must keep its extent: clipping it would cut the far end. So may be one
     that is counted from a size: ``?n.size - 8``."""
     terms, const = affine.linear(base)

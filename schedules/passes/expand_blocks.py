@@ -6,7 +6,20 @@ from dataclasses import dataclass, field
 
 from schedules import expr as E
 from schedules.expr import Expr, Load, Var
-from schedules.ir import Access, Block, Buffer, Guard, Loop, Nest, Stmt, Store, allocated, blocks, seq, with_body
+from schedules.ir import (
+    Access,
+    Block,
+    Buffer,
+    Guard,
+    Loop,
+    Nest,
+    Stmt,
+    Store,
+    allocated,
+    blocks,
+    seq,
+    with_body,
+)
 from schedules.ir.carried import carried_buffers
 from schedules.ir.nest import apart, bound, domain, loops_of, numbered_each
 
@@ -43,7 +56,8 @@ def _among_carried(nest: Nest) -> frozenset[str]:
     stand where the first ones did."""
     carried = carried_buffers(nest)
     around = {b.name: {x.var for x in loops_of(nest, b.name)} for b in blocks(nest.body)} if carried else {}
-    loops = {v for b in blocks(nest.body) if any(w.buffer in carried for w in b.writes) for v in around[b.name]}
+    making = (b.name for b in blocks(nest.body) if any(w.buffer in carried for w in b.writes))
+    loops = {v for name in making for v in around.get(name, ())}
     return frozenset(n for n, own in around.items() if own & loops)
 
 

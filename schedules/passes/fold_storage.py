@@ -11,12 +11,13 @@ element of a row is read for the last time before its place is written.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
 from schedules.ir import Alloc, Buffer, Guard, Loop, Seq, Stmt, Store, const, kids, walk
+from schedules.ir.deps import recovered
 from schedules.ir.exprs import expressions, loads
 from schedules.ir.regions import Span, covers, dense, footprint
 from schedules.ir.strides import resized
@@ -49,7 +50,10 @@ def reads_earlier(loop: Loop, b: Buffer) -> bool:
         for x in loads(s):
             if x.buffer != b.name or (isinstance(s, Store) and s.update and x.indices == s.indices):
                 continue
-            need = [_clipped(n, size) for n, size in zip(footprint([x.indices], inner, b.shape, clip=False), b.shape, strict=True)]
+            need = [
+                _clipped(n, size)
+                for n, size in zip(footprint([x.indices], inner, b.shape, clip=False), b.shape, strict=True)
+            ]
             if not any(all(map(covers, have, need)) for have in made):
                 return True
     return False
@@ -125,7 +129,11 @@ def _rows(s: Alloc, d: int) -> int | None:
 
 
 def _others(indices: Indices, d: int) -> Indices:
-    return tuple(affine.simplify(i, {}) for k, i in enumerate(indices) if k != d)
+    return tuple(_simple(i) for k, i in enumerate(indices) if k != d)
+
+
+def _simple(e: Expr) -> Expr:
+    return affine.simplify(e, {})
 
 
 def _steps(e: Expr, around: tuple[Loop, ...]) -> tuple[list[Loop], int] | None:
@@ -160,6 +168,9 @@ def _in_place(inside: list[tuple[_Access, int]], loop: Loop, d: int) -> bool:
     if len(stores) != 1:
         return False
     (store,) = stores
+    around = {x.var: x.extent for x in store.loops}
+    if len(recovered(list(map(_simple, store.indices)), around)) < len(around):
+        return False  # tiles that are moved inwards store again, of values that are gone then
     parts = _parts(loop.body)
     own = next(n for n, p in enumerate(parts) if any(y is store.where for y in walk(p)))
     for x, lag in inside:

@@ -7,8 +7,8 @@ The conditions of a block (`Block.where`) stand innermost, around its update. Fo
 what any iteration of the inner loops needs is ``i0 < ko * 4``, and what lets all of them run is ``i0 + 7 < ko
 * 4``. So ``ko`` begins at ``i0 // 4 + 1`` (`follow_domains`), and `partition` takes the part apart in which
 all run, without a condition. `mark_domains` marks such loops for it. What does not depend on the loop, as
-whether a tile lies above the diagonal, is asked once before it: a tile inside the domain has no conditions, one
-that crosses its border has them, and one outside does nothing.
+whether a tile lies above the diagonal, is asked once before it: a tile inside the domain has no conditions,
+one that crosses its border has them, and one outside does nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import replace
 from schedules import affine
 from schedules import expr as E
 from schedules.expr import Compare, Const, Expr, Logic, Var
-from schedules.ir import Alloc, Guard, Loop, Nest, Seq, Stmt, blocks, const, seq, walk, with_body
+from schedules.ir import Alloc, Guard, Loop, Nest, Seq, Stmt, Store, blocks, const, seq, walk, with_body
 from schedules.ir.exprs import substitute
 from schedules.ir.nest import has_domain
 from schedules.passes.partition import given
@@ -35,13 +35,41 @@ def has_domains(nest: Nest) -> bool:
 
 
 def mark_domains(s: Stmt) -> Stmt:
-    """``s`` with the serial loops marked for `partition` that conditions around everything in them bound."""
+    """``s`` with the serial loops marked for `partition` that conditions around everything in them bound.
+    What only the first iteration of a loop does, as the start of a sum is, comes before the loop."""
     s = with_body(s, mark_domains)
-    if isinstance(s, Loop) and s.kind == "serial" and const(s.extent) is not None:
+    if isinstance(s, Loop) and s.kind == "serial" and (const(s.extent) or 0) > 0:
+        first, s = _first_apart(s)
+        if first is not None:
+            return seq(first, mark_domains(s))
         bounded = any(s.var in E.variables(g) for g in needed(s.body))
         if bounded and ("partition", 1) not in s.annotations:
             return replace(s, annotations=(*s.annotations, ("partition", 1)))
     return s
+
+
+def _first_apart(loop: Loop) -> tuple[Stmt | None, Loop]:
+    """(What the first iteration of a loop does before all else, and others do not; the loop without it)."""
+    match loop.body:
+        case Seq(stmts=(Guard(cond=c, body=b), *rest)):
+            mine = [x for x in E.conjuncts(c) if loop.var in E.variables(x)]
+            if len(mine) != 1 or not _is_first(mine[0]):
+                return None, loop
+            others = [x for x in E.conjuncts(c) if x is not mine[0]]
+            left = affine.simplify(E.substitute(mine[0], {loop.var: Const(0)}), {})
+            conds = [x for x in (left, *others) if x != E.TRUE]
+            start = substitute(b, {loop.var: Const(0)})
+            return _if(E.all_of(*conds), start), replace(loop, body=seq(*rest))
+    return None, loop
+
+
+def _is_first(c: Expr) -> bool:
+    """Whether a condition says that variables of loops, which begin at 0, are all 0."""
+    if not isinstance(c, Compare) or c.op != "==" or E.dtype_of(c.a) != E.INDEX:
+        return False
+    terms, rest = affine.linear(c.a - c.b)
+    steps = [(isinstance(x, Var), k) for x, k in terms.items()]
+    return rest == Const(0) and all(v and isinstance(k, Const) and k.value > 0 for v, k in steps)
 
 
 def follow_domains(s: Stmt, ranges: Ranges | None = None) -> Stmt:
@@ -102,15 +130,24 @@ def _over(g: Gap, var: str, extent: Expr, which: int) -> Gap | None:
 
 
 def _cut(s: Stmt, ranges: Ranges) -> Stmt:
-    """`follow_domains` at the border of a domain, where tiles were told apart before."""
+    """`follow_domains` at the border of a domain, where tiles were told apart before. Steps of a sum are not
+    unrolled there: each would ask for itself."""
     if isinstance(s, Loop):
+        if s.kind == "unroll" and needed(s.body) and not _is_place(s.var, s.body):
+            s = replace(s, kind="serial")
         return _bounded(s, ranges, _cut)
     return with_body(s, lambda x: _cut(x, ranges))
 
 
+def _is_place(var: str, s: Stmt) -> bool:
+    """Whether a loop goes from place to place in what is written."""
+    return any(var in E.variables(i) for x in walk(s) if isinstance(x, Store) for i in x.indices)
+
+
 def _bounded(loop: Loop, ranges: Ranges, within: Callable[[Stmt, Ranges], Stmt]) -> Stmt:
     """A loop that begins and ends where its body does something. ``within``: what is done to that."""
-    low, high = [Const(0)], [loop.extent]
+    low: list[Expr] = [Const(0)]
+    high: list[Expr] = [loop.extent]
     if loop.kind == "serial":
         for g in needed(loop.body):
             step, rest = affine.isolate(g, loop.var)

@@ -10,6 +10,7 @@ from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Binary, Const, Expr, Load, Select, Var
 from schedules.ir import Access, Block, Buffer, Iter, Loop, Nest, Stmt, blocks, in_order, seq, walk
+from schedules.ir.carried import carried_buffers
 from schedules.ir.nest import (
     add_buffer,
     bind_loops,
@@ -95,6 +96,8 @@ class Online(Primitive[str]):
         )
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
+        if carried := carried_buffers(nest):
+            raise self.refused(f"later steps of a scan read {min(carried)}; use it where there is no scan")
         self._fused(nest, self._plan(nest))
 
     def apply(self, nest: Nest) -> Nest:

@@ -23,7 +23,7 @@ from schedules.ir.nest import (
     writers,
     written,
 )
-from schedules.ir.regions import covers, dense, footprint
+from schedules.ir.regions import ONE, covers, dense, footprint, may_be_negative
 from schedules.model import Target
 from schedules.primitives.base import Primitive, extent_of
 from schedules.primitives.compute_at import check_available, region_loops, require_loops_allowed
@@ -70,7 +70,10 @@ class ReverseComputeAt(Primitive[None]):
             shape = nest.buffer(w.buffer).shape
             # Only what is produced here: other elements may not be computed yet.
             touched = footprint(written(p, w.buffer), inner, shape, clip=False)
-            spans = [(at, E.minimum(n, size)) for (at, n), size in zip(touched, shape, strict=True)]
+            spans = [
+                (at, n if may_be_negative(at) else E.minimum(n, size))
+                for (at, n), size in zip(touched, shape, strict=True)
+            ]
             if any(x.buffer == w.buffer for x in reads(b)) and not all(
                 dense(ix, inner) for ix in written(p, w.buffer)
             ):
@@ -86,7 +89,7 @@ class ReverseComputeAt(Primitive[None]):
                         if region.get(ix.name, s) != s:
                             raise self.refused(f"it reads {w.buffer} at two places along {ix.name}")
                         region[ix.name] = s
-                    elif E.variables(ix) or E.loads(ix) or (s[1] != Const(1) and not covers(s, (ix, Const(1)))):
+                    elif E.variables(ix) or E.loads(ix) or (s[1] != ONE and not covers(s, (ix, ONE))):
                         raise self.refused(
                             f"it reads {w.buffer} at {E.show(ix)}, not at one of its own iterations"
                         )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from schedules.errors import ScheduleError
 from schedules.ir import Nest, blocks
 from schedules.ir.carried import carried_buffers, late_read
 from schedules.primitives.base import Primitive
@@ -28,9 +27,7 @@ _OVERLAP = frozenset({"software_pipeline", "double_buffer"})
 
 def scanned(dag: ComputeDAG) -> frozenset[str]:
     """The tensors that the stages of scans make."""
-    return frozenset(
-        o.name for a, b in groups(dag) for s in dag.stages[a : b + 1] for o in s.outputs
-    )
+    return frozenset(o.name for a, b in groups(dag) for s in dag.stages[a : b + 1] for o in s.outputs)
 
 
 def check_scans(p: Primitive[Any], before: Nest, after: Nest, tensors: frozenset[str]) -> None:
@@ -53,6 +50,8 @@ def check_scans(p: Primitive[Any], before: Nest, after: Nest, tensors: frozenset
     if p.name == "annotate" and getattr(p, "key", "") in _OVERLAP:
         where = next((x for x in (getattr(p, "where", ""),)), "")
         raise p.refused(f"iterations of {where} would overlap, and those of a scan read what was made before")
-    wrong = late_read(after, sorted(tensors | carried_buffers(after)))
+    wrong = late_read(after, sorted(tensors | carried | carried_buffers(after)))
     if wrong:
-        raise p.refused(f"{wrong}; keep the loops of the scan's own axes in order, and use loops of other axes")
+        raise p.refused(
+            f"{wrong}; keep the loops of the scan's own axes in order, and use loops of other axes"
+        )

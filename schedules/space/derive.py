@@ -24,6 +24,7 @@ from schedules.space.rules.cpu import apply_rules, schedule_plainly
 from schedules.space.rules.gpu import apply_gpu_rules, schedule_each_plainly
 from schedules.space.sketch_builder import SketchBuilder, enumerate_drafts
 from schedules.te.compute_dag import ComputeDAG
+from schedules.te.scans import check_no_scan
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,10 @@ class DerivedSpace:
 @gc_paused()
 def derive(dag: ComputeDAG, target: Target, compiler: Compiler | None = None) -> DerivedSpace:
     """Run the sketch rules; what none of them can schedule is scheduled plainly. ``compiler``: compiles
-    limits and features for callers who ask about many rows (`schedules.space.estimate.recording`)."""
+    limits and features for callers who ask about many rows (`schedules.space.estimate.recording`). Raises
+    ScheduleError for scans on a GPU."""
     kind = _kind(target)
+    if target.grid:
+        check_no_scan(dag)
     drafts = enumerate_drafts(dag, target, kind.rules) or enumerate_drafts(dag, target, kind.last_resort)
     return DerivedSpace(dag.largest, target, drafts, compiler)

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from schedules.expr import Expr, ExprLike
 from schedules.expr.numpys import ELSEWHERE
+from schedules.te.cumulative import cummax, cummin, cumprod, cumsum
 from schedules.te.evaluator import evaluate
 from schedules.te.forward_mode import jvp
 from schedules.te.language import compute, max, min, placeholder, prod, reduce_axis, reducer, sum
-from schedules.te.recurrences import cummax, cummin, cumprod, cumsum, scan, state
+from schedules.te.recurrences import scan, state
 from schedules.te.reverse_mode import cut, gradient, inputs
 from schedules.te.scalars import (
     FLOAT4_E2M1,

@@ -29,7 +29,7 @@ Ends = tuple[Expr, ...]
 
 
 @dataclass(frozen=True)
-class Bounded:
+class AxisBox:
     """The box of a bounded axis. ``start``: where it begins. ``extent``: its points. ``lows``, ``highs``: the
     ends that it does not tell. ``least``, ``most``: of all its points."""
 
@@ -41,7 +41,7 @@ class Bounded:
     most: Expr
 
 
-def bounded(lo: Any, hi: Any, label: str) -> Bounded:
+def bounded(lo: Any, hi: Any, label: str) -> AxisBox:
     """The box of the ranges from ``lo`` to below ``hi``. Raises `WorkloadError`."""
     lows, highs = _ends(lo, "max", label), _ends(hi, "min", label)
     least = _greatest([_reach(e, 0) for e in lows], label)
@@ -54,7 +54,7 @@ def bounded(lo: Any, hi: Any, label: str) -> Bounded:
         if length >= 1 and (not isinstance(whole, int) or 2 * length <= whole):
             told = _number(_reach(E.binary("-", end, start), 0)) == length
             rest = tuple(h for h in highs if not (told and h is end))
-            return Bounded(start, length, tuple(x for x in lows if x is not start), rest, least, most - 1)
+            return AxisBox(start, length, tuple(x for x in lows if x is not start), rest, least, most - 1)
     if isinstance(least, Const) and isinstance(whole, int) and not _is_number(lows):
         if 0 < NEAR * int(least.value) <= whole:  # tiles then begin where those of other axes do
             least = Const(0)
@@ -68,10 +68,10 @@ def bounded(lo: Any, hi: Any, label: str) -> Bounded:
     lows = tuple(x for x in lows if x != least)
     # what is always below the end of the box needs no condition
     highs = tuple(h for h in highs if not (_is_fixed(h) and extent == _number(E.binary("-", h, least))))
-    return Bounded(least, extent, lows, highs, least, E.binary("-", most, 1))
+    return AxisBox(least, extent, lows, highs, least, E.binary("-", most, 1))
 
 
-def conditions(k: Expr, box: Bounded) -> tuple[Expr, ...]:
+def conditions(k: Expr, box: AxisBox) -> tuple[Expr, ...]:
     """What holds of the value ``k`` of an axis inside its ranges, as far as the box does not say so."""
     lows = (E.compare("<=", x, k) for x in box.lows)
     return (*lows, *(E.compare("<", k, h) for h in box.highs))
@@ -93,18 +93,19 @@ def conjuncts(where: Any, k: Expr, label: str) -> tuple[Expr, ...]:
 def check_order(axes: Sequence[IterVar], name: str) -> None:
     """Raise `WorkloadError` unless each axis is bounded by axes that stand before it."""
     for n, a in enumerate(axes):
-        named = {x for c in (*a.where, written(a.start)) for x in E.walk(c) if isinstance(x, IterVar)}
-        if late := next((b for b in axes[n + 1 :] if b in named), None):
+        named = {x for c in (*a.where, E.wrap(a.start)) for x in E.walk(c) if isinstance(x, IterVar)}
+        late = next((b for b in axes[n + 1 :] if b in named), None)
+        if late is not None:
             raise WorkloadError(
-                f"te.{name}: the ends of axis {a.name} depend on {late.name}, which stands after it in axis=; "
-                f"put {late.name} first"
+                f"te.{name}: the ends of axis {a.name} depend on {late.name}, which stands after it in "
+                f"axis=; put {late.name} first"
             )
 
 
 def _split(x: Any, label: str) -> Iterable[Expr]:
     if isinstance(x, Logic) and x.op == "and":
         return [c for y in x.args for c in _split(y, label)]
-    if isinstance(x, Const) and x.dtype == "bool" or isinstance(x, bool):
+    if (isinstance(x, Const) and x.dtype == "bool") or isinstance(x, bool):
         return [] if (x.value if isinstance(x, Const) else x) else [E.compare("<", Const(0), Const(0))]
     if not isinstance(x, Expr) or E.dtype_of(x) != "bool":
         raise WorkloadError(f"{label}: where {x!r} is no condition; give e.g. j <= i, or te.all of several")
@@ -119,8 +120,8 @@ def _ends(e: Any, op: str, label: str) -> Ends:
     e = e if isinstance(e, Expr) else Const(int(e))
     if E.loads(e):
         raise WorkloadError(
-            f"{label}: the end {E.show(e)} depends on data, and axes are bounded by axes and sizes; reduce over "
-            "the largest range, and leave out the rest with te.select"
+            f"{label}: the end {E.show(e)} depends on data, and axes are bounded by axes and sizes; reduce "
+            "over the largest range, and leave out the rest with te.select"
         )
     if E.dtype_of(e) != INDEX:
         raise WorkloadError(f"{label}: the end {E.show(e)} is {E.dtype_of(e)}, no index; compute it of axes")
@@ -132,8 +133,8 @@ def _ends(e: Any, op: str, label: str) -> Ends:
     ):
         other = "te.maximum" if op == "max" else "te.minimum"
         raise WorkloadError(
-            f"{label}: the end {E.show(e)} is not affine: axes may be added, multiplied by integers, and joined "
-            f"by {other}; reduce over the largest range, and leave out the rest with te.select"
+            f"{label}: the end {E.show(e)} is not affine: axes may be added, multiplied by integers, and "
+            f"joined by {other}; reduce over the largest range, and leave out the rest with te.select"
         )
     return (affine.from_linear(terms, const),)
 
@@ -143,7 +144,7 @@ def _reach(e: Expr, which: int) -> Expr:
     terms, total = affine.linear(e)
     for a, c in terms.items():
         if isinstance(a, IterVar):
-            up = (int(c.value) > 0) == bool(which)  # type: ignore[union-attr]
+            up = isinstance(c, Const) and (int(c.value) > 0) == bool(which)
             a = written(a.most if up else a.least)
         total = E.binary("+", total, E.binary("*", E.wrap(a), c))
     return affine.simplify(total, {})

@@ -244,7 +244,6 @@ class ComputeDAG:
         return ComputeDAG.from_json, (self.to_json(),)
 
     def __post_init__(self) -> None:
-        known: dict[str, Tensor] = {}
         opened = opened_by(self.inputs, self.stages)
         if opened is not None:
             object.__setattr__(self, "open", opened[0])
@@ -253,26 +252,7 @@ class ComputeDAG:
         if self.open is not None:
             check_sizes(self.open.sizes)
             most = largest_sizes(self.open)
-
-        def define(t: Tensor, *, written: bool) -> None:
-            if t.name in known:
-                raise ValueError(f"two tensors are named {t.name!r}; give each its own name=")
-            _check_tensor(t, written=written)
-            known[t.name] = t
-
-        for t in self.inputs:
-            define(t, written=False)
-        together = {n: range(a, b + 1) for a, b in groups(self) for n in range(a, b + 1)}
-        for n, s in enumerate(self.stages):
-            _check_axes(s)
-            check_scan_axes(s)
-            later = {o.name: o for k in together.get(n, ()) if k >= n for o in self.stages[k].outputs}
-            read = {x.buffer: t for x in s.reads() if (t := known.get(x.buffer) or later.get(x.buffer))}
-            _check_values(VeryStage(s), tuple(read.values()), tuple(most.items()))
-            for o in s.outputs:
-                define(o, written=True)
-            if n in together and n == together[n][-1]:
-                check_group(self.stages[together[n][0] : n + 1])
+        known = self._checked_stages(most)
         inputs = {t.name: t for t in self.inputs}
         if len(set(self.outputs)) != len(self.outputs):
             raise ValueError(f"an output stands twice in {self.outputs}")
@@ -287,6 +267,32 @@ class ComputeDAG:
             raise ValueError(f"constants {self.constants} must stand once each, in the order of the inputs")
         if self.open is not None:
             check_open(self)
+
+    def _checked_stages(self, most: dict[str, int]) -> dict[str, Tensor]:
+        """Every tensor by name. Raises ValueError for a stage that is none. ``most``: the largest sizes."""
+        known: dict[str, Tensor] = {}
+
+        def define(t: Tensor, *, written: bool) -> None:
+            if t.name in known:
+                raise ValueError(f"two tensors are named {t.name!r}; give each its own name=")
+            _check_tensor(t, written=written)
+            known[t.name] = t
+
+        for t in self.inputs:
+            define(t, written=False)
+        together = {n: range(a, b + 1) for a, b in groups(self) for n in range(a, b + 1)}
+        for n, s in enumerate(self.stages):
+            _check_axes(s)
+            check_scan_axes(s)
+            later = {o.name: o for k in together.get(n, ()) if k >= n for o in self.stages[k].outputs}
+            defined = later | known if later else known
+            read = {x.buffer: defined[x.buffer] for x in s.reads() if x.buffer in defined}
+            _check_values(VeryStage(s), tuple(read.values()), tuple(most.items()))
+            for o in s.outputs:
+                define(o, written=True)
+            if n in together and n == together[n][-1]:
+                check_group(self.stages[together[n][0] : n + 1])
+        return known
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:

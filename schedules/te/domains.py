@@ -95,7 +95,9 @@ def flaw_of_condition(cond: Expr) -> str:
         return "it depends on data; use te.select"
     terms, const = affine.linear(E.binary("-", cond.a, cond.b))
     every = [*terms.items()]
-    if any(not isinstance(a, Var) or not affine.is_scalar(c) for a, c in every) or not affine.is_scalar(const):
+    if any(not isinstance(a, Var) or not affine.is_scalar(c) for a, c in every) or not affine.is_scalar(
+        const
+    ):
         return "it is not affine: axes may be added, and multiplied by integers; use te.select for others"
     return ""
 
@@ -107,7 +109,9 @@ def check_domain(stage: Stage) -> None:
         return
     what = f"stage {stage.name}"
     if stage.reducer is None:
-        raise ValueError(f"{what}: it has a where and reduces nothing; only terms of reductions may be left out")
+        raise ValueError(
+            f"{what}: it has a where and reduces nothing; only terms of reductions may be left out"
+        )
     if len(stage.where) > MOST_CONDITIONS:
         raise ValueError(f"{what}: its where has more than {MOST_CONDITIONS} conditions")
     ranges = {a.var: (0, int(a.extent) - 1) for a in axes_of(stage)}
@@ -138,7 +142,12 @@ def points(stage: Stage) -> int:
     >>> points(a_sum_of_k_below_i_of_8)
     28
     """
-    return _points(tuple((a.var, int(a.extent)) for a in axes_of(stage)), _closed(stage.where))
+    return points_inside({a.var: int(a.extent) for a in axes_of(stage)}, _closed(stage.where))
+
+
+def points_inside(extents: Mapping[str, int], where: tuple[Expr, ...]) -> int:
+    """Points of a box for which affine conditions on its axes hold."""
+    return _points(tuple(extents.items()), where)
 
 
 def filled(stage: Stage) -> float:
@@ -178,7 +187,7 @@ def _counted(sizes: Mapping[str, int], conds: Sequence[Expr]) -> int:
         return math.prod(sizes.values())
     last = max(sizes, key=lambda v: (sizes[v], v))
     others = {v: n for v, n in sizes.items() if v != last}
-    steps = {v: 1 for v in others}
+    steps = dict.fromkeys(others, 1)
     while math.prod(-(-n // steps[v]) for v, n in others.items()) > MOST_POINTS:
         steps[max(others, key=lambda v: others[v] / steps[v])] *= 2
     axes = [np.arange(steps[v] // 2, n, steps[v], dtype=np.int64) for v, n in others.items()]

@@ -25,7 +25,7 @@ from schedules.te.contraction import Terms, blocks_of, contract, product_of
 from schedules.te.domains import masked
 from schedules.te.node_order import Outside, Parts, either, refuse, run, within
 from schedules.te.open_sizes import at, sizes_of
-from schedules.te.scan_steps import run_scan
+from schedules.te.scan_steps import accumulated, cumulative_of, first_of, run_scan, step_of
 from schedules.te.scans import groups
 
 Array = NDArray[Any]
@@ -68,7 +68,7 @@ def evaluate(dag: ComputeDAG, inputs: Sequence[Array]) -> list[Array]:
             )
         arrays[t.name] = a
     with np.errstate(all="ignore"):
-        together = {a: b for a, b in groups(dag)}
+        together = dict(groups(dag))
         n = 0
         while n < len(dag.stages):
             last = together.get(n, n)
@@ -89,7 +89,14 @@ def _scan(stages: Sequence[Stage], arrays: dict[str, Array]) -> None:
         for o, x in zip(s.outputs, made, strict=True):
             arrays[o.name][at] = x
 
-    run_scan(stages, arrays, lambda s: _stage(s, arrays), put)
+    found = cumulative_of(stages)
+    if found is None:
+        run_scan(stages, arrays, lambda s: _stage(s, arrays), put)
+        return
+    (s,) = stages
+    first = first_of(s, found)
+    (start,) = _stage(step_of(s, (first,)), arrays)
+    arrays[s.name] = accumulated(found, start, _stage(found.term, arrays)[0], BINARY[found.op])
 
 
 def _stage(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:

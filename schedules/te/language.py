@@ -67,9 +67,11 @@ def reduce_axis(extent: Any, name: str | None = None, where: Any = None) -> Iter
 
     Raises `WorkloadError` for ends and conditions that depend on data, or are not affine.
 
-    >>> k = te.reduce_axis(16, name="k")
     >>> x = te.placeholder((8, 8), name="x")
-    >>> y = te.compute((8,), lambda i: te.sum(x[i, k], axis=(k := te.reduce_axis((0, i + 1), "k"))), "y")
+    >>> def below(i):
+    ...     k = te.reduce_axis((0, i + 1), "k")
+    ...     return te.sum(x[i, k], axis=k)
+    >>> y = te.compute((8,), below, name="y")
     """
     label = f"reduce_axis {name}" if name else "reduce_axis"
     own = _identifier(name or "r")
@@ -115,7 +117,8 @@ def compute(
     dims = shape_of(shape, f"stage {label}")
     taken = Taken()
     ivars = [IterVar(n, e, False) for n, e in zip(parameters(fn, len(dims), label), dims, strict=True)]
-    env: dict[IterVar, Expr] = {v: Var(taken.add(v.name)) for v in ivars}
+    own = {v: taken.add(v.name) for v in ivars}
+    env: dict[IterVar, Expr] = {v: Var(n) for v, n in own.items()}
     body = _called(fn, ivars, label)
     if isinstance(body, Reduction):
         many, values, reducer, raxes = len(body.values) > 1, body.values, body.reducer, body.axes
@@ -126,16 +129,15 @@ def compute(
     if not values:
         raise WorkloadError(f"stage {label} computes nothing; return at least one value")
     check_size(values, f"stage {label}")
-    names = {v: taken.add(v.name) for v in raxes}
-    for v in raxes:
-        env[v] = Var(names[v]) if isinstance(v.start, int) and v.start == 0 else (
-            affine.simplify(E.binary("+", _bind(E.wrap(v.start), env, label), Var(names[v])), {})
-        )
+    names = {r: taken.add(r.name) for r in raxes}
+    for r in raxes:
+        at = E.binary("+", _bind(E.wrap(r.start), env, label), Var(names[r]))
+        env[r] = affine.simplify(at, {})
     values = tuple(_bind(v, env, label) for v in values)
-    where = tuple(_bind(c, env, label) for v in raxes for c in v.where)
+    where = tuple(_bind(c, env, label) for r in raxes for c in r.where)
     op = Op(
-        tuple((env[v].name, v.extent) for v in ivars),  # type: ignore[union-attr]
-        tuple((names[v], v.extent) for v in raxes),
+        tuple((own[v], v.extent) for v in ivars),
+        tuple((names[r], r.extent) for r in raxes),
         values,
         reducer,
         _output_names(name, len(values)),

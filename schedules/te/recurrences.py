@@ -1,4 +1,4 @@
-"""Recurrences: `state`, `scan` and the cumulative functions. `schedules.te` exports them."""
+"""Recurrences: `state` and `scan`. `schedules.te` exports them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from schedules import expr as E
 from schedules.errors import WorkloadError
-from schedules.expr import Const, Expr, Var
+from schedules.expr import Expr, Var
 from schedules.te.dims import MAX_EXTENT
 from schedules.te.extent import written
 from schedules.te.infeasible import interval
 from schedules.te.language import check_name, compute, parameters, shape_of
-from schedules.te.scalars import cast, check_dtype, limit, select
+from schedules.te.scalars import check_dtype, select
 from schedules.te.tensors import Carry, IterVar, Tensor, TensorLoad
 
 Init = Callable[..., Any] | int | float | bool | None
@@ -31,9 +31,9 @@ def state(
     stored: ``h[t - 1, k]``. `scan` says what a step stores.
 
     ``axis``: the dimension along which steps run one after another, or several, the outermost first.
-    ``reverse``: from the last point to the first, so that ``h[t + 1, k]`` is the step before. ``init``: what is
-    read before the first step, a number, or a function of the indices, of which that along ``axis`` is outside
-    of the shape there. Other stages of a step are plain ones with the same axis in the same place.
+    ``reverse``: from the last point to the first, so that ``h[t + 1, k]`` is the step before. ``init``: what
+    is read before the first step, a number, or a function of the indices, of which that along ``axis`` is
+    outside of the shape there. Other stages of a step are plain ones with the same axis in the same place.
 
     Raises `WorkloadError` for an axis that the shape has not.
 
@@ -46,7 +46,7 @@ def state(
     """
     what = f"state {name}" if name else "state"
     extents = shape_of(shape, what)
-    axes = _axes(axis, len(extents), what)
+    axes = axes_of(axis, len(extents), what)
     if not (init is None or callable(init) or hasattr(init, "__float__")):
         raise WorkloadError(f"{what}: init={init!r} is neither a number nor a function of the indices")
 
@@ -89,6 +89,17 @@ def scan(
         values = list(fn) if isinstance(fn, (list, tuple)) else [fn]
         made = _stored(given, values)
         return tuple(made) if isinstance(fn, (list, tuple)) else made[0]
+    made = _short(given, fn, init, axis, reverse, name, dtype)
+    return tuple(made) if many else made[0]
+
+
+# --- parts ------------------------------------------------------------------------------------
+
+
+def _short(
+    given: Sequence[Any], fn: Any, init: Any, axis: Any, reverse: bool, name: Any, dtype: Any
+) -> list[Tensor]:
+    """The stage of a step that is one function of its states, of shapes ``given``."""
     label = name if isinstance(name, str) else "_".join(name) if name else "(unnamed)"
     shapes = [shape_of(s, f"scan {label}") for s in given]
     if any(list(map(repr, s)) != list(map(repr, shapes[0])) for s in shapes):
@@ -103,8 +114,7 @@ def scan(
     wrong: Exception | None = None
     for dtypes in _dtypes(dtype, len(shapes), shapes, starts):
         own = [
-            state(s, d, i, axis, n, reverse)
-            for s, d, i, n in zip(shapes, dtypes, starts, names, strict=True)
+            state(s, d, i, axis, n, reverse) for s, d, i, n in zip(shapes, dtypes, starts, names, strict=True)
         ]
         axes = parameters(fn, len(shapes[0]), label, len(own))
         try:
@@ -118,104 +128,13 @@ def scan(
                 f"scan {label}: {len(values)} values for {len(own)} states; return one for each"
             )
         if dtype is not None or [v.dtype for v in values] == list(dtypes):
-            out = _stored(own, values)
-            return tuple(out) if many else out[0]
+            return _stored(own, values)
         wrong = wrong or WorkloadError(
             f"scan {label}: a step makes {', '.join(v.dtype for v in values)} of states of "
             f"{', '.join(dtypes)}; use te.cast"
         )
     assert wrong is not None
     raise wrong
-
-
-def cumsum(
-    x: Tensor, axis: int = 0, reverse: bool = False, exclusive: bool = False, dtype: str | None = None,
-    name: str | None = None,
-) -> Tensor:  # fmt: skip
-    """Σ of the elements of a tensor up to each along ``axis``, of its shape. ``reverse``: from each to the last.
-    ``exclusive``: without the element itself, so that the first is 0. ``dtype``: in which it is added up, and
-    of the result; by default that of ``x``, or what it is computed with. Raises `WorkloadError`.
-
-    >>> x = te.placeholder((4,), name="x")
-    >>> te.evaluate(te.dag([x, te.cumsum(x)]), [np.arange(4, dtype="float32")])[0]
-    array([0., 1., 3., 6.], dtype=float32)
-    """
-    return _cumulative("cumsum", x, axis, reverse, exclusive, dtype, name)
-
-
-def cumprod(
-    x: Tensor, axis: int = 0, reverse: bool = False, exclusive: bool = False, dtype: str | None = None,
-    name: str | None = None,
-) -> Tensor:  # fmt: skip
-    """Π of the elements of a tensor up to each along ``axis``: as `cumsum`, from 1 on.
-
-    >>> x = te.placeholder((4,), name="x")
-    >>> y = te.cumprod(x, exclusive=True)
-    """
-    return _cumulative("cumprod", x, axis, reverse, exclusive, dtype, name)
-
-
-def cummax(x: Tensor, axis: int = 0, reverse: bool = False, name: str | None = None) -> Tensor:
-    """The largest of the elements of a tensor up to each along ``axis``; NaN from the first NaN on.
-
-    >>> x = te.placeholder((4,), name="x")
-    >>> y = te.cummax(x)
-    """
-    return _cumulative("cummax", x, axis, reverse, False, None, name)
-
-
-def cummin(x: Tensor, axis: int = 0, reverse: bool = False, name: str | None = None) -> Tensor:
-    """The smallest of the elements of a tensor up to each along ``axis``; NaN from the first NaN on.
-
-    >>> x = te.placeholder((4,), name="x")
-    >>> y = te.cummin(x)
-    """
-    return _cumulative("cummin", x, axis, reverse, False, None, name)
-
-
-_JOIN: dict[str, Callable[[Expr, Expr], Expr]] = {
-    "cumsum": lambda a, b: a + b,
-    "cumprod": lambda a, b: a * b,
-    "cummax": E.maximum,
-    "cummin": E.minimum,
-}
-
-
-def _cumulative(
-    what: str, x: Any, axis: int, reverse: bool, exclusive: bool, dtype: str | None, name: str | None
-) -> Tensor:
-    if not isinstance(x, Tensor) or x.carry is not None:
-        raise WorkloadError(f"te.{what} takes a tensor, got {x!r}; of elements make one with te.compute")
-    (d,) = _axes(axis, x.ndim, f"te.{what}")
-    join, step = _JOIN[what], -1 if reverse else 1
-
-    def element(*at: Any) -> Expr:
-        v = E.widen(x[at])
-        return v if dtype is None else cast(v, dtype)
-
-    def moved(at: Sequence[Any], by: int) -> tuple[Any, ...]:
-        return tuple(i + by if n == d else i for n, i in enumerate(at))
-
-    some = element(*(Const(0) for _ in x.shape))
-    own = E.dtype_of(some)
-    least = {"cumsum": Const(0, own), "cumprod": Const(1, own)}.get(what)
-    if least is None:
-        least = limit(own, -1 if what == "cummax" else 1)
-    elif E.is_float(own):
-        least = Const(float(least.value), own)
-    y = state(x.shape, own, lambda *_: least, d, name or what, reverse)
-
-    def value(*at: Any) -> Expr:
-        before = moved(at, -step)
-        if not exclusive:
-            return join(y[before], element(*at))
-        end = written(x.shape[d]) - 1 if reverse else 0
-        return select(E.compare("==", at[d], end), least, join(y[before], element(*before)))
-
-    return scan(y, compute(x.shape, value, name or what))  # type: ignore[no-any-return]
-
-
-# --- parts ------------------------------------------------------------------------------------
 
 
 def _element(t: Tensor, at: tuple[Expr, ...], init: Init) -> Expr:
@@ -317,7 +236,8 @@ def _dtypes(dtype: Any, n: int, shapes: Any, starts: Sequence[Any]) -> list[tupl
     return list(dict.fromkeys(tuple(x or d for x in said) for d in every))
 
 
-def _axes(axis: Any, rank: int, what: str) -> tuple[int, ...]:
+def axes_of(axis: Any, rank: int, what: str) -> tuple[int, ...]:
+    """One axis or several as numbers from 0 on. Raises `WorkloadError`."""
     axes = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
     if not axes or any(isinstance(a, bool) or not hasattr(a, "__index__") for a in axes):
         raise WorkloadError(f"{what}: axis={axis!r} is no axis; give a number, or several")

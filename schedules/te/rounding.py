@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from schedules import expr as E
 from schedules.dtypes import DTYPES, bound_dtype, computed
 from schedules.errors import WorkloadError
 from schedules.functions import unbounded
+from schedules.loads import with_loads
 from schedules.te import factored
 from schedules.te.chains import CHAIN
 from schedules.te.compute_dag import ComputeDAG, Stage
@@ -52,7 +53,7 @@ from schedules.te.rounding_expr import (
     wide,
     wrapped,
 )
-from schedules.te.scan_steps import run_scan
+from schedules.te.scan_steps import accumulated, cumulative_of, first_of, run_scan, step_of
 from schedules.te.scans import groups
 
 Array = NDArray[Any]
@@ -113,8 +114,8 @@ def evaluate_with_bounds(
                 known.values[t.name] = v
                 if e is not None:
                     known.errors[t.name] = e
-        for n in dag.outputs:
-            value, bound = _stored(known.values[n], known.errors.get(n), dag.tensors[n].dtype)
+        for name in dag.outputs:
+            value, bound = _stored(known.values[name], known.errors.get(name), dag.tensors[name].dtype)
             values.append(value)
             bounds.append(bound)
     return Bounded(tuple(values), tuple(bounds))
@@ -158,7 +159,24 @@ def _scan(stages: Sequence[Stage], known: ComputedTensors) -> None:
                     known.errors[t.name] = np.zeros(t.shape, bound_dtype(t.dtype))
                 known.errors[t.name][at] = kept(e, t.dtype)
 
-    run_scan(stages, known.values, lambda s: _stage(s, known), put)
+    found = cumulative_of(stages)
+    if found is None or found.op == "*":  # errors of products grow with their factors
+        run_scan(stages, known.values, lambda s: _stage(s, known), put)
+        return
+    (s,), t = stages, stages[0].outputs[0]
+    first = first_of(s, found)
+    (start, e0), (term, e) = _stage(step_of(s, (first,)), known)[0], _stage(found.term, known)[0]
+    known.values[t.name] = v = accumulated(found, start, term, BINARY[found.op])
+    own = rounded(v, None, t.dtype)[1] if found.op == "+" else None
+    if e0 is None and e is None and own is None:
+        return
+    zero = np.zeros(term.shape)
+    joined = np.add if found.op == "+" else np.maximum
+    e = accumulated(found, 0.0 if e0 is None else e0, zero if e is None else e, joined)
+    if found.op == "+" and E.is_float(t.dtype):
+        every = np.abs(v) * unit_roundoff(t.dtype)
+        e = e + accumulated(found, np.take(every, first, found.axis), every, np.add)
+    known.errors[t.name] = kept(wrapped(v, e), t.dtype)
 
 
 def _stage(stage: Stage, known: ComputedTensors) -> list[Value]:
@@ -214,19 +232,42 @@ def _contracted(stage: Stage, known: ComputedTensors) -> Value | None:
     dtype = stage.outputs[0].dtype
     if loads is None:
         return None
-    arrays = [known.values[x.buffer] for x in loads]
-    v = contract(stage, arrays)
+    names = [x.buffer for x in loads]
+    places = [_rows(x, known.values[x.buffer].shape) for x in loads]
+    arrays = [known.values[name][at] for name, at in zip(names, places, strict=True)]
+    if all(at is ... for at in places):
+        rows = stage
+    else:  # a step of a scan reads rows of what it may read
+        part = {x: _row(x) for x, at in zip(loads, places, strict=True) if at is not ...}
+        rows = replace(stage, values=tuple(with_loads(v, part.get) for v in stage.values))
+    v = contract(rows, arrays)
     if v is None:
         return None
-    errors = [known.errors.get(x.buffer) for x in loads]
+    errors = [
+        None if name not in known.errors else known.errors[name][at]
+        for name, at in zip(names, places, strict=True)
+    ]
     if not E.is_float(dtype):
-        return rounded(v, _handed_on(stage, arrays, errors), dtype)
-    total = contract(stage, arrays, size)
+        return rounded(v, _handed_on(rows, arrays, errors), dtype)
+    total = contract(rows, arrays, size)
     assert total is not None
     whole = not any(e is not None for e in errors) and all(_whole(a) for a in arrays)
     most = math.prod(float(np.abs(a).max(initial=0)) for a in arrays) if whole else None
-    more = _handed_on(stage, arrays, errors)
-    return _summed(stage, known, v, total, more, [x.buffer for x in loads], most)
+    more = _handed_on(rows, arrays, errors)
+    return _summed(stage, known, v, total, more, names, most)
+
+
+def _rows(x: E.Load, shape: Sequence[int]) -> Any:
+    """The part of a tensor that a load with numbers as indices may read."""
+    numbers = [(int(i.value), n) for i, n in zip(x.indices, shape, strict=True) if isinstance(i, E.Const)]
+    if not numbers or not all(0 <= i < n for i, n in numbers):
+        return ...
+    return tuple(int(i.value) if isinstance(i, E.Const) else slice(None) for i in x.indices)
+
+
+def _row(x: E.Load) -> E.Load:
+    """A load of that part."""
+    return replace(x, indices=tuple(i for i in x.indices if not isinstance(i, E.Const)))
 
 
 def _summed(

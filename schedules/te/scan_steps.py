@@ -8,7 +8,7 @@ DO loops*, 1974). A Gauss-Seidel sweep over n × n points takes some 3 n steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from schedules import affine
 from schedules import expr as E
-from schedules.expr import INDEX, Cast, Const, Expr, Load, Var
+from schedules.expr import INDEX, Binary, Cast, Const, Expr, Load, Select, Var
 from schedules.te.compute_dag import Axis, Stage
 from schedules.te.scans import own_reads, scan_extents, scan_positions
 from schedules.te.very_stage import VeryStage
@@ -39,22 +40,25 @@ def run_scan(stages: Sequence[Stage], places: dict[str, Array], stage: Evaluate,
     first = stages[0]
     weights = weights_of(tuple(map(VeryStage, stages))) if len(first.scan) > 1 else None
     if weights is None:
+        found = [Cast(INDEX, Load(f"{_PLACES}{d}", (), "int64")) for d in range(len(first.scan))]
+        # maps look the point up; sums have it as a number, as products of matrices do
+        maps = {n: _step(s, found) for n, s in enumerate(stages) if s.reducer is None}
         for point in points(first):
-            for s in stages:
-                put(s, _at(s, point), stage(step_of(s, point)))
+            for d, at in enumerate(point):
+                places[f"{_PLACES}{d}"] = np.asarray(at)
+            for n, s in enumerate(stages):
+                put(s, _at(s, point), stage(maps[n] if n in maps else step_of(s, point)))
         return
     for wave in _waves(first, weights):
         for d, own in enumerate(wave):
             places[f"{_PLACES}{d}"] = own
         for s in stages:
-            moved = [scan_positions(s).index(d) if d in scan_positions(s) else None for d in range(len(s.axes))]
-            made = stage(_wave_of(s, len(wave[0])))
-            kept = sum(m is None for m in moved)
-            # numpy puts the axes of index arrays first where others stand between them: so do all here
-            at = tuple(slice(None) if m is None else wave[m] for m in moved)
-            apart = _adjacent([m is not None for m in moved])
-            front = [m is not None for m in moved].index(True) if apart else 0
-            put(s, at, [_moved(x, front) for x in made] if kept else made)
+            positions = scan_positions(s)
+            each = range(len(s.axes))
+            # numpy puts the axis of index arrays first where others stand between these, else in their place
+            front = min(positions) if _adjacent([d in positions for d in each]) else 0
+            where = tuple(wave[positions.index(d)] if d in positions else slice(None) for d in each)
+            put(s, where, [_moved(x, front) for x in stage(_wave_of(s, len(wave[0])))])
 
 
 def points(s: Stage) -> Iterator[tuple[int, ...]]:
@@ -68,7 +72,11 @@ def points(s: Stage) -> Iterator[tuple[int, ...]]:
 
 def step_of(s: Stage, point: Sequence[int]) -> Stage:
     """What a stage does at a point of its scan: a stage of its other axes."""
-    return _without(s, {v: Const(n) for (v, _), n in zip(s.scan, point, strict=True)}, ())
+    return _step(s, [Const(n) for n in point])
+
+
+def _step(s: Stage, point: Sequence[Expr]) -> Stage:
+    return _without(s, {v: e for (v, _), e in zip(s.scan, point, strict=True)}, ())
 
 
 def _wave_of(s: Stage, count: int) -> Stage:
@@ -82,8 +90,10 @@ def _without(s: Stage, fixed: Mapping[str, Expr], before: tuple[Axis, ...]) -> S
     axes = (*before, *(a for a in s.axes if a.var not in fixed))
     shape = tuple(a.extent for a in axes)
 
+    ranges = {a.var: (0, int(a.extent) - 1) for a in (*axes, *s.reduce_axes)}
+
     def put(e: Expr) -> Expr:
-        return E.substitute(e, dict(fixed))
+        return _decided(E.substitute(e, dict(fixed)), ranges)
 
     return replace(
         s,
@@ -93,6 +103,18 @@ def _without(s: Stage, fixed: Mapping[str, Expr], before: tuple[Axis, ...]) -> S
         where=tuple(map(put, s.where)),
         scan=(),
     )
+
+
+def _decided(e: Expr, ranges: Mapping[str, affine.Range]) -> Expr:
+    """An expression whose selects by the number of the step are decided: what is left may be a product."""
+
+    def visit(x: Expr) -> Expr | None:
+        if not isinstance(x, E.Select) or E.loads(x.cond):
+            return None
+        cond = affine.simplify(x.cond, ranges)
+        return None if not isinstance(cond, Const) else _decided(x.a if cond.value else x.b, ranges)
+
+    return E.rewrite(e, visit)
 
 
 def _at(s: Stage, point: Sequence[int]) -> tuple[Any, ...]:
@@ -110,6 +132,55 @@ def _moved(x: Any, front: int) -> Any:
     if isinstance(x, tuple):  # a value with its error
         return tuple(y if y is None else _moved(y, front) for y in x)
     return np.moveaxis(np.asarray(x), 0, front)
+
+
+@dataclass(frozen=True)
+class Cumulative:
+    """A scan along ``axis`` whose value is that of the step before combined, by ``op``, with ``term``, which
+    reads no steps."""
+
+    op: str
+    axis: int
+    step: int
+    term: Stage
+
+
+def cumulative_of(stages: Sequence[Stage]) -> Cumulative | None:
+    """The cumulative sum, product, maximum or minimum that a group is; None for other scans."""
+    s = stages[0]
+    if len(stages) > 1 or len(s.scan) > 1 or len(s.outputs) > 1 or s.reducer is not None:
+        return None
+    value, ((v, step),), name = s.values[0], s.scan, s.name
+    before = tuple(Var(a.var) - step if a.var == v else Var(a.var) for a in s.axes)
+    if not isinstance(value, Binary) or value.op not in ("+", "*", "min", "max"):
+        return None
+    at = Var(v) - step
+    (axis,) = scan_positions(s)
+    there = E.compare("<=", 0, at) if step == 1 else E.compare("<", at, s.axes[axis].extent)
+    for own, term in ((value.a, value.b), (value.b, value.a)):
+        earlier = Load(name, before, s.outputs[0].dtype)
+        if isinstance(own, Select) and _alike(own.cond, there) and _alike(own.a, earlier):
+            if not any(x.buffer == name for e in (term, own.b) for x in E.loads(e)):
+                return Cumulative(value.op, axis, step, replace(s, values=(term,), scan=()))
+    return None
+
+
+def _alike(a: Expr, b: Expr) -> bool:
+    return affine.simplify(a, {}) == affine.simplify(b, {})
+
+
+def first_of(s: Stage, c: Cumulative) -> int:
+    """The first step of a cumulative scan."""
+    return 0 if c.step == 1 else int(s.axes[c.axis].extent) - 1
+
+
+def accumulated(c: Cumulative, start: Any, terms: Array, op: Any) -> Array:
+    """All steps of a cumulative scan, from its first one and the terms of the others."""
+    terms = np.moveaxis(np.array(terms), c.axis, 0)
+    into = terms if c.step == 1 else terms[::-1]
+    into[0] = start
+    out: Array = op.accumulate(into, axis=0, dtype=into.dtype)
+    return np.moveaxis(out if c.step == 1 else out[::-1], 0, c.axis)
 
 
 @lru_cache(maxsize=256)

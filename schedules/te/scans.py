@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from schedules import expr as E
+from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Load, Logic, Select, Var
 from schedules.te.infeasible import impossible
 from schedules.te.inside import weaker
@@ -29,7 +30,7 @@ MOST_AXES = 6
 def groups(dag: ComputeDAG | Sequence[Stage]) -> tuple[tuple[int, int], ...]:
     """(first, last) numbers of the stages of each group, in order. Groups do not overlap: runs that would are
     one."""
-    stages: Sequence[Stage] = getattr(dag, "stages", dag)
+    stages: Sequence[Stage] = dag if isinstance(dag, Sequence) else dag.stages
     if not any(s.scan for s in stages):
         return ()
     makers = {o.name: n for n, s in enumerate(stages) for o in s.outputs}
@@ -48,6 +49,15 @@ def groups(dag: ComputeDAG | Sequence[Stage]) -> tuple[tuple[int, int], ...]:
 def group_of(dag: ComputeDAG | Sequence[Stage], number: int) -> range:
     """The numbers of the stages that run together with a stage: those of its group, or itself."""
     return next((range(a, b + 1) for a, b in groups(dag) if a <= number <= b), range(number, number + 1))
+
+
+def check_no_scan(dag: ComputeDAG) -> None:
+    """Raise ScheduleError for an expression with a scan, which GPUs do not run."""
+    for _, last in groups(dag):
+        raise ScheduleError(
+            f"stage {dag.stages[last].name} is a scan, whose steps run one after another; kernels for a GPU "
+            "have none yet: tune for a CPU"
+        )
 
 
 def scan_positions(s: Stage) -> tuple[int, ...]:
@@ -73,14 +83,16 @@ def check_scan_axes(s: Stage) -> None:
                 f"stage {s.name}: the scan runs over {v[:40]!r}, and its axes are {', '.join(own) or 'none'}"
             )
         if step not in (1, -1):
-            raise ValueError(f"stage {s.name}: the scan runs in steps of {step} over {v}; 1 and -1 are possible")
+            raise ValueError(
+                f"stage {s.name}: the scan runs in steps of {step} over {v}; 1 and -1 are possible"
+            )
     if len(set(names)) != len(names):
         raise ValueError(f"stage {s.name}: an axis stands twice in its scan over {', '.join(names)}")
     if len(names) > MOST_AXES:
         raise ValueError(f"stage {s.name}: its scan has {len(names)} axes, more than {MOST_AXES}; use fewer")
     if s.places:
         raise ValueError(
-            f"stage {s.name}: it scatters and is a step of a scan; scatter in a stage of its own after the scan"
+            f"stage {s.name}: it scatters and is a step of a scan; scatter in a stage of its own behind it"
         )
 
 
@@ -90,7 +102,9 @@ def check_group(stages: Sequence[Stage]) -> None:
     last = stages[-1]
     for s in stages:
         if not s.scan:
-            made = next((o.name for x in stages for o in x.outputs if any(r.buffer == o.name for r in s.reads())), "")
+            made = next(
+                (o.name for x in stages for o in x.outputs if any(r.buffer == o.name for r in s.reads())), ""
+            )
             raise ValueError(
                 f"stage {s.name}: it stands between stages of the scan of {last.name}"
                 + (f" and reads {made}" if made else "")
@@ -119,9 +133,9 @@ def _late_read(group: tuple[VeryStage, ...]) -> str:
         )
         own = f"{s.outputs[0].name}[{', '.join(a.var for a in s.axes)}]"
         return (
-            f"stage {s.name}: it reads {E.show(load)} where it makes {own}, and that is not proved to be made "
-            f"{'by then' if same else 'before'} in the order of the scan, {order}; read an earlier step, or "
-            "test in the condition of a te.select that it is one"
+            f"stage {s.name}: it reads {E.show(load)} where it makes {own}, and that is not proved to be "
+            f"made {'by then' if same else 'before'} in the order of the scan, {order}; read an earlier "
+            "step, or test in the condition of a te.select that it is one"
         )
     return ""
 
@@ -141,7 +155,11 @@ def _distances(
 ) -> tuple[tuple[Expr, ...], tuple[Expr, ...], dict[str, tuple[int, int]]]:
     maker = next(x.stage for x in group if any(o.name == load.buffer for o in x.stage.outputs))
     known = tuple(w for g in guards for w in E.conjuncts(weaker(g)))
-    return distances(load, s, maker), known, {a.var: (0, int(a.extent) - 1) for a in (*s.axes, *s.reduce_axes)}
+    return (
+        distances(load, s, maker),
+        known,
+        {a.var: (0, int(a.extent) - 1) for a in (*s.axes, *s.reduce_axes)},
+    )
 
 
 def _own_loads(stages: Sequence[Stage]) -> Iterator[tuple[Stage, Load, tuple[Expr, ...], bool]]:

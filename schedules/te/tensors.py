@@ -58,7 +58,7 @@ class IterVar(Var):
 class Carry:
     """What makes a tensor the state of a scan. ``axes``: its dimensions along which steps run one after
     another, the outermost first. ``step``: 1 from the first point on, -1 from the last one. ``read``: an
-    element, of the state and indices. ``stored``: the tensor that each step stores, once `te.scan` is told."""
+    element, of the state and indices. ``stored``: what each step stores, once `te.scan` is told."""
 
     axes: tuple[int, ...]
     step: int
@@ -72,9 +72,9 @@ class Tensor:
     integers, and expressions of dimensions where it varies. ``name``: None until `dag` gives one, unless the
     user gave one. ``strides``: of an input, in elements; None: it is row-major.
 
-    ``A[i, j]`` is one element. An index is arithmetic over axes, or an integer (int8 to int64, or
-    uint8 to uint32) that is read from tensors: ``W[ids[i], j]`` is a row of ``W`` for each element of ``ids``. That is
-    its first row for elements below 0, its last for those beyond. Raises `WorkloadError` for other
+    ``A[i, j]`` is one element. An index is arithmetic over axes, or an integer (int8 to int64, uint8 to
+    uint32) that is read from tensors: ``W[ids[i], j]`` is a row of ``W`` for each element of ``ids``. That
+    is its first row for elements below 0, its last for those beyond. Raises `WorkloadError` for other
     indices."""
 
     shape: tuple[Any, ...]
@@ -374,7 +374,7 @@ def _axes(axes: tuple[tuple[str, Any], ...], sizes: Mapping[Dim, int]) -> tuple[
 
 
 def key(t: Tensor) -> Key:
-    """The placeholder itself, or the stage and the number of its output. Of a state: that of what it stores."""
+    """The placeholder itself, or the stage and the number of its output; of a state, of what is stored."""
     if t.carry is not None and t.carry.stored:
         return key(t.carry.stored[0])
     return (t if t.op is None else t.op), t.index
@@ -398,8 +398,8 @@ def discover(roots: Iterable[Op]) -> tuple[list[Op], list[Tensor]]:
                 continue
             stack.append((op, True))
             reads = op.reads()
-            made = [op for t in reads if t.carry is not None and isinstance(op := key(t)[0], Op)]
-            stored |= dict.fromkeys(made)
+            made = [key(t)[0] for t in reads if t.carry is not None]
+            stored |= {x: None for x in made if isinstance(x, Op)}
             leaves |= {t: None for t in reads if isinstance(key(t)[0], Tensor)}
             stack += [(t.op, False) for t in reversed(reads) if t.op is not None]
         todo = [op for op in stored if op not in order]

@@ -291,7 +291,10 @@ def random_step(s: Schedule, rng: Random, only: str | None = None, tries: int = 
         except ScheduleError:
             continue
         if small(p.apply(s.nest)):
-            s.apply(p)
+            try:
+                s.apply(p)
+            except ScheduleError:  # of a scan it would change the order
+                continue
             return True
     return False
 

@@ -12,6 +12,7 @@ from autotune.codegen.llvm.expr import LlvmExpressions
 from autotune.codegen.llvm.scope import Scopes
 from autotune.codegen.llvm.stream import STREAM_ALIGN
 from autotune.codegen.llvm.types import IN_MEMORY, LLVM_TYPE, Value, literal, mangle
+from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.expr import Binary, Const, Expr, Load, is_float
@@ -37,7 +38,7 @@ class Stores(LlvmExpressions):
         """Whether lanes write different elements, or reduce into one."""
         if any(var in E.variables(i) for i in s.indices):
             # Lanes read written elements only at their own place, and no two write the same one.
-            own = [x for x in E.loads(s.value) if x.buffer == s.buffer]
+            own = [x for x in E.loads(s.value) if x.buffer == s.buffer and not _apart(x, s, var)]
             if own and not self.steps(s, var):
                 return False
             return all(x.indices == s.indices for x in own)
@@ -187,3 +188,13 @@ class Stores(LlvmExpressions):
         # Without NaN and signed zero, plain comparisons of the processor suffice.
         most = self.s.emit(f"call nnan nsz {scalar} {reduce}({v})")
         return self.s.emit(f"select i1 {found}, {scalar} {literal(math.nan, v.dtype)}, {scalar} {most}")
+
+
+def _apart(x: Load, s: Store, var: str) -> bool:
+    """Whether a load is of another row than a store for all lanes, as of the step before in a scan."""
+    for i, j in zip(x.indices, s.indices, strict=True):
+        if var not in E.variables(i) | E.variables(j):
+            terms, rest = affine.linear(E.binary("-", i, j))
+            if not terms and isinstance(rest, Const) and rest.value != 0:
+                return True
+    return False

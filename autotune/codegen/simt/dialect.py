@@ -29,3 +29,8 @@ class Dialect:
     without_half: str
     shuffles: bool
     aligned: bool  # vectors lie at multiples of their size
+    where_used: tuple[tuple[str, str], ...] = ()  # types that few kernels have, and what defines each
+
+    def before(self, kernels: str) -> str:
+        """What stands before the text of kernels."""
+        return self.prelude + "".join(defined for word, defined in self.where_used if word in kernels)

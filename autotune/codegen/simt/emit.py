@@ -67,7 +67,8 @@ def generate(dialect: Dialect, program: GridProgram) -> Generated:
     for k in kernels:
         for name, n in k.align.items():
             align[name] = max(n, align.get(name, 1))
-    return Generated("\n".join([dialect.prelude, *(k.text + "\n" for k in kernels)]), align)
+    text = "\n".join(k.text + "\n" for k in kernels)
+    return Generated(f"{dialect.before(text)}\n{text}", align)
 
 
 class _Emitter(CExpressions):

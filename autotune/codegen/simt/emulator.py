@@ -65,7 +65,8 @@ def _shim() -> str:
 
 def text(*programs: GridProgram) -> str:
     """The source that is compiled: shim, CUDA C, launches, and the entry, which runs the first program."""
-    parts = [_shim(), cuda.PRELUDE, *(_program(p, n) for n, p in enumerate(programs))]
+    made = [_program(p, n) for n, p in enumerate(programs)]
+    parts = [_shim(), cuda.CUDA.before("".join(made)), *made]
     first = programs[0]
     calls = ", ".join(f"at_program{n}" for n in range(len(programs)))
     size, _ = _scratch(first)

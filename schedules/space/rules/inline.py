@@ -44,11 +44,14 @@ def inline_stages(
     ``padding(d, stage, readers)``: whether to inline a guarded copy that reductions read; None: as any other
     stage. ``costly_in_tiles``: whether a tiled reduction may compute a costly stage as it reads it. Stages
     whose values would then be computed several times may stay, all of them or none: a structural choice.
-    ``ways``: what then becomes of them. ``stay``: stages that are not inlined. Returns the way, "" if none stay."""
+    ``ways``: what then becomes of them. ``stay``: stages that are not inlined. Returns the way, "" if
+    none stay."""
     again: str | None = None
     for name in d.s.blocks():
         nest, b = d.s.nest, d.block(name)
-        if name in stay or not is_map(b) or len(b.writes) != 1 or b.writes[0].buffer in nest.params or outgrows(nest, b):
+        if name in stay or not is_map(b) or len(b.writes) != 1:
+            continue
+        if b.writes[0].buffer in nest.params or outgrows(nest, b):
             continue
         users = readers(nest, b.writes[0].buffer)
         if not users:

@@ -11,8 +11,9 @@ from schedules import expr as E
 from schedules.dtypes import computed
 from schedules.errors import WorkloadError
 from schedules.expr import Const, Expr, Var
-from schedules.te.inside import check_loads
+from schedules.te.dims import Dim
 from schedules.te.domains import masked_op, require_plain
+from schedules.te.inside import check_loads
 from schedules.te.language import placeholder
 from schedules.te.reverse_mode.copies import without_copies
 from schedules.te.reverse_mode.domains import with_domains
@@ -105,22 +106,23 @@ def gradient(
     heads = _heads(outs, output_gradients)
     roots = [*outs, *ins, *kept, *(h for h in heads if isinstance(h, Tensor))]
     dims = sizes_in(roots)
-    if any(d.open is False for d in dims):
-        raise _refused(
-            "the expression has sizes that vary; differentiate it at each size, with numbers for its sizes"
-        )
+    _check_sizes(dims, outs)
 
     def derive(form: Callable[[Tensor], Tensor]) -> list[Tensor]:
         seeds = [form(h) if isinstance(h, Tensor) else h for h in heads]
         of_outs, of_ins, of_kept = (list(map(form, ts)) for ts in (outs, ins, kept))
         return _derived(of_outs, of_ins, of_kept, seeds)
 
-    if dims and any(x.tensor.carry is not None for op in stages(outs) for x in reads(op)):
-        raise _refused(
-            "the expression has a scan and sizes that vary; differentiate it at each size, with numbers for "
-            "its sizes"
-        )
     return with_open_sizes(roots, dims, derive) if dims else inside(derive(lambda t: t))
+
+
+def _check_sizes(dims: Sequence[Dim], outs: Sequence[Tensor]) -> None:
+    """Raise `WorkloadError` for sizes with which there is no gradient."""
+    remedy = "differentiate it at each size, with numbers for its sizes"
+    if any(d.open is False for d in dims):
+        raise _refused(f"the expression has sizes that vary; {remedy}")
+    if dims and any(map(states_of, in_groups(stages(outs)))):
+        raise _refused(f"the expression has a scan and sizes that vary; {remedy}")
 
 
 def inside(results: list[Tensor], what: str = "a gradient") -> list[Tensor]:

@@ -135,8 +135,12 @@ def test_without_it_the_same_run_goes_on(log: Log) -> None:
 
 def test_one_lucky_time_ends_no_run(log: Log) -> None:
     """Kernels seem to take a tenth now and then. Timed again they do not, and that alone counts."""
-    made = Lucky(lucky=7)
-    result = run(log, "0.5ms", made, trials=120)
+    made, seen = Lucky(lucky=7), list[Progress]()
+    tell = lambda p: seen.append(p.task)  # noqa: E731
+    limit = lambda: TRUE_S  # noqa: E731
+    result = tune(WORK, TARGET, log, options("0.5ms", trials=120), tell, measurer=made, peak=limit)
+    assert any(p.aimed is not None and p.aimed.near for p in seen)
+    assert not any(p.aimed is not None and p.aimed.reached for p in seen)
     assert result.stopped == "trials" and result.measured == 120
     assert result.aimed is not None and not result.aimed.reached and not result.aimed.near
     assert "times as long" in str(result) and "target reached" not in str(result)

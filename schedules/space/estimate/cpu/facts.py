@@ -25,6 +25,7 @@ from schedules.primitives.base import as_expr
 from schedules.space.estimate.counting import arithmetic, code, conversion_steps, integer_steps, product
 from schedules.space.estimate.cpu.instructed import Instructed
 from schedules.space.estimate.cpu.lane_strides import lane_stride
+from schedules.space.estimate.domains import Domain, domain_of
 from schedules.space.estimate.traffic import BlockAccess, places_of
 
 WALKED = 4  # loops that are asked whether they go on along a run
@@ -80,6 +81,7 @@ class BlockFacts:
 
     name: str
     instances: Expr
+    domain: Domain | None  # the part of the instances that runs; None: all
     lanes: Expr
     unrolled: Expr
     taps: Expr  # steps of the reduction among the unrolled iterations
@@ -252,6 +254,7 @@ def _block(
     return BlockFacts(
         b.name,
         _times(loops.points),
+        domain_of(b, loops.tile),
         loops.lanes,
         _times([x for x in loops.tile if x.kind == "unroll"]),
         _times([x for x in loops.tile if x.var in loops.red]),

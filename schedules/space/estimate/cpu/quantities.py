@@ -226,6 +226,10 @@ def measure(b: BlockFacts, env: Columns, m: CpuRates) -> dict[str, Number]:
     t = register_tile(b, env, unit)
     moved = traffic(b, t.lanes, t.unrolled, env, m)
     instances, reduction, outer = number(b.instances, env), number(b.reduction, env), number(b.outer, env)
+    runs = 1.0 if b.domain is None else b.domain.share(env)
+    whole, runs = instances, None if b.domain is None else b.domain.share(env)
+    if runs is not None:
+        instances = instances * runs
     steps = instances / (t.lanes * t.unrolled)  # executions of the register tile
     unrolled_steps = t.vectors / np.maximum(t.accumulators, 1.0)
     l1_conflicts, l2_conflicts, missing = _conflicts(b, env, m, reduction * unrolled_steps)
@@ -237,6 +241,8 @@ def measure(b: BlockFacts, env: Columns, m: CpuRates) -> dict[str, Number]:
     par = np.maximum(number(b.parallel, env), 1.0)
     share = np.where(par > 1, np.ceil(par / m.threads) / par, 1.0)
     memory_cycles = _memory_cycles(b, moved, env, unit)
+    if runs is not None:
+        memory_cycles = memory_cycles * runs
     compute = steps * issue + outer * (6.0 + returns)
     exposed = np.minimum(compute, memory_cycles) * EXPOSED
     stalls = steps * missing + waits(b, env, m)
@@ -250,7 +256,7 @@ def measure(b: BlockFacts, env: Columns, m: CpuRates) -> dict[str, Number]:
         "outer": outer,
         "parallel": par,
         "balance": 1.0 / (share * m.threads),
-        "tail_waste": instances / np.maximum(_useful(b, env), 1.0),
+        "tail_waste": whole / np.maximum(_useful(b, env), 1.0),
         "issue_cycles": issue,
         **_of_traffic(moved, m),
         "l1_traffic": steps * (t.loads + t.gathers) * m.vector,

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from schedules import expr as E
 from schedules.errors import ScheduleError
+from schedules.expr import Load, Var
 from schedules.ir import Loop
 from schedules.ir.nest import vars_bound
-from schedules.space.rules.patterns import depends, operands, unit_stride_vars, vector_axis
+from schedules.space.rules.cpu.copies import schedule_packing
+from schedules.space.rules.cpu.packed_operands import pack_operand
+from schedules.space.rules.patterns import depends, is_gathered, operands, unit_stride_vars, vector_axis
 from schedules.space.sketch_builder import SketchBuilder, extent
 
 # Most lanes of a loop that becomes vectors as it is.
@@ -21,7 +27,8 @@ def schedule_in_step(d: SketchBuilder, name: str, step: str, lanes: bool) -> Non
     b = d.block(name)
     reduce = [x for x in own if x.var in vars_bound(b, "reduce")]
     points = [x for x in own if x not in reduce]
-    if reduce and (not points or not lanes or not _along_points(d, name)):
+    packed = _packed(d, name, own) if reduce and points and lanes else None
+    if reduce and packed is None and (not points or not lanes or not _along_points(d, name)):
         _dots(d, name, reduce, points)
         return
     if not lanes or not points:
@@ -29,17 +36,41 @@ def schedule_in_step(d: SketchBuilder, name: str, step: str, lanes: bool) -> Non
     last = next((x for x in reversed(points) if extent(x) != 1), points[-1])
     rest = [x.var for x in points if x is not last]
     w = d.lanes_of(d.dtype(b))
-    if 0 < extent(last) <= MOST_LANES and not reduce or extent(last) == 0:
+    if (0 < extent(last) <= MOST_LANES and not reduce) or extent(last) == 0:
         outer, inner = [], last.var
     else:
-        fits = [w * k for k in (1, 2, 4) if w * k <= extent(last)] or [extent(last)]
+        vectors = (1, 2, 4, 8, 16) if reduce else (1, 2, 4)  # functions in many vectors compile for long
+        fits = [w * k for k in vectors if w * k <= extent(last)] or [extent(last)]
         tail = "guard" if reduce else "shift"
-        o, inner = d.s.split(last.var, (None, d.choice(f"{name}.vec", fits)), tail)
+        vec = d.choice(f"{name}.vec", fits)
+        o, inner = d.s.split(last.var, (None, vec), tail)
         outer = [o]
+        if packed is not None:
+            copy, panel = pack_operand(d, name, *packed, vec)
+            schedule_packing(d, copy, panel, parallel=True)
+            d.done.add(copy)
     in_order(d, name, [*rest, *outer, *(x.var for x in reduce), inner])
     if reduce:
         d.s.decompose_reduction(name, reduce[0].var)
     d.s.vectorize(inner)
+
+
+def _packed(d: SketchBuilder, name: str, own: Sequence[Loop]) -> tuple[Load, str] | None:
+    """(What a sum reads at every step anew and lies in memory before the first one, its axis in vectors), if
+    it is packed in the order in which it is read: so it is copied once, and read from end to end."""
+    b = d.block(name)
+    v = vector_axis(b)
+    inside = {x.var for x in own}
+    moving = {i.var for i, e in zip(b.iters, b.binds, strict=True) if not E.variables(e) <= inside}
+    if v is None:
+        return None
+    for x in operands(b):
+        at = [n for n, i in enumerate(x.indices) if v in E.variables(i)]
+        still = x.buffer in d.s.nest.params and not any(depends(x, a) for a in moving)
+        if still and not is_gathered(x) and len(at) == 1 and x.indices[at[0]] == Var(v):
+            if any(depends(x, i.var) for i in b.iters if i.kind == "reduce"):
+                return (x, v) if d.choose(f"{name}.weights", ("packed", "as they lie")) == "packed" else None
+    return None
 
 
 def in_order(d: SketchBuilder, name: str, loops: list[str]) -> None:
@@ -58,9 +89,7 @@ def _along_points(d: SketchBuilder, name: str) -> bool:
     """Whether what a sum reads lies side by side along its last axis, or is the same there."""
     b = d.block(name)
     v = vector_axis(b)
-    return v is not None and all(
-        v in unit_stride_vars(d.s.nest, x) or not depends(x, v) for x in operands(b)
-    )
+    return v is not None and all(v in unit_stride_vars(d.s.nest, x) or not depends(x, v) for x in operands(b))
 
 
 def _dots(d: SketchBuilder, name: str, reduce: list[Loop], points: list[Loop]) -> None:

@@ -60,12 +60,12 @@ def schedule_scans(d: SketchBuilder) -> None:
 
 def _is_pointwise(b: Block, s: Stage) -> bool:
     """Whether a step reads of the steps before what is at its own point of the other axes, so that these are
-    independent. There must be some."""
+    independent."""
     own = {w.buffer for w in b.writes}
     scanned = {v for v, _ in s.scan}
     others = [n for n, v in enumerate(spatial(b)) if v not in scanned]
     at = [Var(v) for v in spatial(b)]
-    return bool(others) and all(x.indices[n] == at[n] for x in reads(b) if x.buffer in own for n in others)
+    return all(x.indices[n] == at[n] for x in reads(b) if x.buffer in own for n in others)
 
 
 def _schedule_tiles(d: SketchBuilder, s: Stage) -> None:
@@ -173,6 +173,8 @@ def _readers_in_step(d: SketchBuilder, b: Block) -> list[Block]:
         return []
     users = [u for w in b.writes for u in readers(nest, w.buffer) if u is not b]
     users = list({u.name: u for u in users}.values())
+    if any(u.name == s.name for group in scan_groups(d) for s in group for u in users):
+        return []  # another scan, in loops of its own
     for u in users:
         for x in reads(u):
             if any(x.buffer == w.buffer for w in b.writes) and not all(isinstance(i, Var) for i in x.indices):
@@ -199,3 +201,4 @@ def _schedule_steps(d: SketchBuilder, group: Sequence[Stage]) -> None:
         if s.name in d.s.blocks():
             schedule_in_step(d, s.name, steps[-1], lanes=True)
             d.done.add(s.name)
+    d.s.partition(steps[-1])  # the first step reads what was given, the others do not ask
