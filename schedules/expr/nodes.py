@@ -15,6 +15,8 @@ from schedules.expr.operators import BITWISE, COMPARISONS, FOLD
 
 # Dtype of index arithmetic: a 64-bit signed integer.
 INDEX = "index"
+# Operations on the way to what tells a dtype, from which on it is kept.
+_FAR = 8
 ExprLike = Union["Expr", int, float, bool]
 Node = TypeVar("Node", bound="Expr")
 
@@ -30,7 +32,7 @@ class Expr:
     """Base of every scalar expression."""
 
     # Computed once and kept, because trees are shared and asked often.
-    __slots__ = ("_hash", "_holes", "_loads", "_variables")
+    __slots__ = ("_dtype", "_hash", "_holes", "_loads", "_variables")
 
     def __copy__(self) -> Expr:
         """Itself, because an expression does not change, and variables and tensors compare by identity."""
@@ -281,20 +283,31 @@ def kind(e: Expr) -> type:
 def dtype_of(e: Expr) -> str:
     """The dtype of an expression."""
     # By class and in a loop, because this is the function that lowering calls most.
+    at, steps = e, 0
     while True:
-        t = kind(e)
+        t = kind(at)
         if t is Binary or t is Select or t is Fma:
-            e = e.a  # type: ignore[attr-defined]
+            at = at.a  # type: ignore[attr-defined]
         elif t is Var or t is Hole:
-            return INDEX
+            found = INDEX
+            break
         elif t is Const or t is Load or t is Cast or t is Bits:
-            return e.dtype  # type: ignore[attr-defined]
+            found = at.dtype  # type: ignore[attr-defined]
+            break
         elif t is Compare or t is Logic:
-            return "bool"
+            found = "bool"
+            break
         elif t is Call:
-            e = e.args[0]  # type: ignore[attr-defined]
+            at = at.args[0]  # type: ignore[attr-defined]
         else:
-            raise TypeError(f"not an expression: {e!r}")
+            raise TypeError(f"not an expression: {at!r}")
+        steps += 1
+        if steps > _FAR and (known := getattr(at, "_dtype", None)) is not None:
+            found = known
+            break
+    if steps > _FAR:  # chains of many operations are asked at each of them
+        object.__setattr__(e, "_dtype", found)
+    return found
 
 
 def wrap(given: ExprLike, like: str = INDEX) -> Expr:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
-from autotune.codegen.simt import emit
+from autotune.codegen.simt import atomics, emit
 from autotune.codegen.simt.dialect import Dialect
 from autotune.codegen.simt.expr import FUNCTIONS, with_conversions
 from schedules.dtypes import DTYPES, STORED_FLOATS
 from schedules.ir.grid import GridKernel
 
-_PRELUDE = """\
+_PRELUDE = (
+    """\
 #ifndef AT_EMULATED
 #define AT_SHARED(type, name, count) __shared__ __align__(16) type name[count]
 #define AT_LOAD(type, n, p) (*reinterpret_cast<const type##n*>(&p))
@@ -53,9 +54,11 @@ AT_INLINE at_bits16 at_round_float16(float f) {
   return h;
 }
 #endif
-""" + f"""\
+"""
+    + f"""\
 {FUNCTIONS}AT_FLOAT(double, float64)
 """
+)
 _UINT = """\
 typedef unsigned int at_uint;
 struct __align__(8) at_uint2 { at_uint x, y; };
@@ -99,6 +102,7 @@ CUDA = with_conversions(
         barrier="__syncthreads();",
         load="AT_LOAD({type}, {n}, {buffer}[{at}])",
         store="AT_STORE({type}, {n}, {buffer}[{at}], {value})",
+        atomics=atomics.of_cuda,
         float_suffix="f",
         without_half="AT_EMULATED",
         shuffles=True,
