@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from autotune.run.loading import best as best
     from autotune.run.loading import load as load
     from autotune.run.open_kernel import OpenKernel as OpenKernel
+    from autotune.run.repeat import Repeated as Repeated
+    from autotune.run.repeat import repeat as repeat
     from autotune.settings import Settings as Settings
     from autotune.settings import SettingsError as SettingsError
     from autotune.targets import TargetError as TargetError
@@ -86,6 +88,8 @@ _EXPORTS = {
     "explain": ("autotune.report.explain.asking", "explain"),
     "Explanation": ("autotune.results.explanation", "Explanation"),
     "build": ("autotune.api", "build"),
+    "repeat": ("autotune.run.repeat", "repeat"),
+    "Repeated": ("autotune.run.repeat", "Repeated"),
     "export": ("autotune.run.export", "export"),
     "Exported": ("autotune.run.export", "Exported"),
     "compile_for": ("autotune.backends.building.cross_compile", "compile_for"),

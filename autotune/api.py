@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -217,12 +217,19 @@ def _cost_model(
     return model if cost_model is None else cost_model
 
 
-def build(schedule: Schedule, target: str | Target = "cpu", threads: int | None = None) -> Kernel:
+def build(
+    schedule: Schedule,
+    target: str | Target = "cpu",
+    threads: int | None = None,
+    in_place: Mapping[str, str] | None = None,
+) -> Kernel:
     """Compile a schedule written by hand. Raises `ScheduleError` for anything else, `CompileError`, or
     `TargetError` for a target whose instructions this CPU lacks.
 
     ``target``: "cpu", "cuda", "opencl", the name of a described target, or a `Target`. ``threads``: those
-    of the kernel; None takes the CPUs that the process may use.
+    of the kernel; None takes the CPUs that the process may use. ``in_place``: ``{output: input}``, the
+    outputs that calls give an input for (``kernel(x, out=x)``). That is proved now, and `ArgumentError` names
+    what is in the way. Without it, it is proved at the first such call.
 
     >>> x = te.placeholder((64,), name="x")
     >>> schedule = at.Schedule([x, te.compute((64,), lambda i: x[i] + 1.0, name="y")])
@@ -231,6 +238,7 @@ def build(schedule: Schedule, target: str | Target = "cpu", threads: int | None 
     >>> kernel(np.zeros(64, "float32"))[0]
     np.float32(1.0)
     """
+    from autotune.run.in_place import prepare
     from autotune.run.kernels import kernel_of
     from schedules.te.flops import count_flops
 
@@ -242,4 +250,7 @@ def build(schedule: Schedule, target: str | Target = "cpu", threads: int | None 
     goal = backends.parse(target, threads)
     backends.check_here(goal)
     workload = Workload(schedule.dag, flops=count_flops(schedule.dag))
-    return kernel_of(workload, goal, schedule.trace, None)
+    kernel = kernel_of(workload, goal, schedule.trace, None)
+    if in_place:
+        prepare(kernel, in_place)
+    return kernel

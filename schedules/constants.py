@@ -13,7 +13,7 @@ from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import is_integer
 from schedules.ir import Loop, Nest, Stmt, blocks, in_order, seq, walk
-from schedules.ir.nest import reads
+from schedules.ir.nest import places_of, reads
 from schedules.passes.sums_of_zeros import sums_of_zeros
 
 
@@ -67,7 +67,7 @@ def _split(nest: Nest, constant: str) -> tuple[Nest, Nest] | None:
 def _depends(s: Stmt) -> bool:
     """Whether what a statement makes, or how much of it, depends on a size that a call tells."""
     extents = (x.extent for x in walk(s) if isinstance(x, Loop))
-    values = (v for b in blocks(s) for v in (*b.values, *b.where, *b.binds))
+    values = (v for b in blocks(s) for v in (*b.values, *b.where, *b.binds, *places_of(b)))
     return any(affine.is_size(h) for e in (*extents, *values) for h in E.holes(e))
 
 

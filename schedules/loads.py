@@ -36,4 +36,6 @@ def outside(e: Expr) -> Iterator[Expr]:
 
 def relocated(e: Expr, old: str, new: str, at: Callable[[Indices], Indices]) -> Expr:
     """``e`` with every load ``old[i]`` as ``new[at(i)]``."""
+    if all(x.buffer != old for x in E.loads(e)):
+        return e
     return with_loads(e, lambda x: Load(new, at(x.indices), x.dtype) if x.buffer == old else None)

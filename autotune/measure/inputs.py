@@ -167,10 +167,12 @@ def draws(
     judge: Judge = judged,
     most_bytes: int = MOST_BYTES,
     plain: Sequence[np.ndarray] | None = None,
+    enough: Callable[[], bool] = lambda: False,
 ) -> list[Draw]:
     """The inputs that candidates are checked on, with right outputs. Candidates are timed on the first draw.
     ``most_bytes``: of a draw, inputs and outputs; above it there is one draw, above half of it there are two.
-    ``plain``: what `random_inputs` gave, if it was asked before.
+    ``plain``: what `random_inputs` gave, if it was asked before. ``enough``: whether those that there are
+    must do, asked before each one but the first.
 
     - Always: standard-normal numbers, as `random_inputs` draws them.
     - For sums: small whole numbers of random signs, no 0. Their sums are exact, so a missing term shows.
@@ -185,21 +187,20 @@ def draws(
     denied, or integers count up, as positions do. Raises `WorkloadError` where an output is NaN everywhere
     even then.
     """
-
     places = indexed_extents(dag)
     plain = random_inputs(dag, seed) if plain is None else plain
+    found: list[Draw] = []
 
     def telling(drawn: Sequence[np.ndarray], **kind: bool) -> Draw | None:
+        if found and enough():
+            return None
         both = zip(dag.inputs, plain, drawn, strict=True)
         return _telling(dag, judge, [at if t.name in places else _held(t, x) for t, at, x in both], **kind)
 
     first = telling(plain, signs=True)
     if first is None:
-        raise WorkloadError(
-            f"an output of {', '.join(dag.outputs)} is NaN everywhere for random inputs, for positive ones "
-            "and for those above 1, so no kernel can be checked; change the expression or its inputs"
-        )
-    found = [first]
+        raise _never_a_number(dag)
+    found.append(first)
     longest = max((prod(a.extent for a in s.reduce_axes) for s in dag.stages), default=1)
     nbytes = sum(x.nbytes for x in found[0].arrays)
     if longest == 1 or nbytes > most_bytes:
@@ -219,6 +220,13 @@ def draws(
         if longest > STEADY_FROM * CHAIN:
             more.append(telling([_steady(x) for x in first.inputs], steady=True))
     return found + [x for x in more if x is not None]
+
+
+def _never_a_number(dag: ComputeDAG) -> WorkloadError:
+    return WorkloadError(
+        f"an output of {', '.join(dag.outputs)} is NaN everywhere for random inputs, for positive ones "
+        "and for those above 1, so no kernel can be checked; change the expression or its inputs"
+    )
 
 
 def _telling(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import time
 from collections import deque
@@ -15,7 +16,7 @@ import numpy as np
 from autotune import backends
 from autotune.measure import sampled
 from autotune.measure.control import WITNESSES, ControlKeeper
-from autotune.measure.inputs import MOST_BYTES, Draw, Tolerance, draws, judged, random_inputs
+from autotune.measure.inputs import MOST_BYTES, Draw, Judge, Tolerance, draws, judged, random_inputs
 from autotune.measure.lateness import Lateness
 from autotune.measure.open_checks import sizes_to_check, sizes_to_rank
 from autotune.measure.process import Death, Zygote
@@ -35,12 +36,29 @@ WAITING_S = 0.2  # between two calls of `Measurer.waiting`
 FINAL_TIMEOUT_S, FINAL_SLACK = 120.0, 3.0  # for finalists, or times what they should take, the longer
 
 
+class _Judge:
+    """Gives inputs their right outputs. ``late``: whether that took more than ``whole_s`` seconds once, as
+    others have the CPUs, or the estimate was wrong. ``waiting``: as of `Measurer`."""
+
+    def __init__(self, right: Judge, whole_s: float, waiting: Callable[[], None]) -> None:
+        self._right, self._whole_s, self._waiting = right, whole_s, waiting
+        self.late = False
+
+    def __call__(self, dag: ComputeDAG, inputs: Sequence[np.ndarray], **kind: bool) -> Draw:
+        self._waiting()
+        begin = time.monotonic()
+        draw = self._right(dag, inputs, **kind)
+        self.late |= time.monotonic() - begin > self._whole_s
+        return draw
+
+
 class Measurer:
     """Builds, checks and times candidates of one workload on one target. Their traces name the loops of
     the `Workload` by its canonical names, as a log does, or those of a DAG by its own.
 
     ``build``: function (ComputeDAG, Trace, Target) -> object bytes, as "module:function".
     ``in_part``: compute the right outputs of the `draws` at a few places only (`measure.sampled`).
+    ``whole_s``: if those of a draw took more seconds than this, there are no other draws.
     ``tolerance``: largest error of outputs; default: what rounding explains.
     ``nominal``: that of another measurer of the same target, so that times compare; default: measured first.
     ``control``: that of another measurer of the workload; default: chosen among the first candidates.
@@ -66,6 +84,7 @@ class Measurer:
         tolerance: Tolerance | None = None,
         options: Options | None = None,
         in_part: bool = False,
+        whole_s: float = math.inf,
         nominal: Nominal | None = None,
         control: Control | None = None,
         waiting: Callable[[], None] = lambda: None,
@@ -75,12 +94,11 @@ class Measurer:
         named = workload.canonical if isinstance(workload, Workload) else workload
         right, most_bytes = (sampled.judged_in_part, sampled.MOST_BYTES) if in_part else (judged, MOST_BYTES)
 
-        def judge(dag: ComputeDAG, inputs: Sequence[np.ndarray], **kind: bool) -> Draw:
-            waiting()
-            return right(dag, inputs, **kind)
-
+        judge = _Judge(right, whole_s, waiting)
         plain = random_inputs(dag.largest)
-        chosen = [x.within(tolerance) for x in draws(dag.largest, 0, judge, most_bytes, plain)]
+        chosen = [
+            x.within(tolerance) for x in draws(dag.largest, 0, judge, most_bytes, plain, lambda: judge.late)
+        ]
 
         def at_sizes(one: ComputeDAG) -> Draw:
             return draws(one, 0, judge, 0, random_inputs(one, known=plain))[0].within(tolerance)

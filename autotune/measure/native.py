@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.codegen.llvm.compile import compile_module, link
-from autotune.codegen.runtime.entry import NOW
+from autotune.codegen.runtime.support import NOW
 from schedules.model import Target
 
 # Clock numbers of clock_gettime: monotonic, thread CPU time.

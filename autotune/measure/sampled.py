@@ -11,6 +11,7 @@ from autotune.measure.inputs import Draw, judged
 from schedules import expr as E
 from schedules.te.compute_dag import ComputeDAG, Stage
 from schedules.te.contraction import is_contracted
+from schedules.te.domains import masked
 from schedules.te.factored import gathered, split_sum
 from schedules.te.flops import count_flops
 from schedules.te.part import Box, Part, part
@@ -45,6 +46,7 @@ def whole_s(dag: ComputeDAG) -> float:
 
 
 def _stage_s(s: Stage) -> float:
+    s = masked(s)  # as the reference computes it
     points = prod(a.extent for a in (*s.axes, *s.reduce_axes))
     sums = s.reducer is not None and len(s.outputs) == 1 and s.reducer.operation(0) == "+"
     if sums and is_contracted(s):

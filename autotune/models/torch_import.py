@@ -42,8 +42,8 @@ def import_torch(exported: Any, largest: int | None = None) -> Model:
     without elements. A compiled model is called as the program is, and returns the same containers (see
     `Module`). Parameters, buffers and constants are the graph's constants, whose values share the memory of
     torch's tensors. Inputs and outputs of any of the dtypes float32, float64, float16, bfloat16, int64,
-    int32, int8, uint8, int16 and bool are taken. What is known before a call, such as positions and masks, is
-    computed here.
+    int32, int8, uint8, int16, uint16, uint32 and bool are taken. What is known before a call, such as
+    positions and masks, is computed here.
 
     Buffers that the program writes to, and inputs, are states of the model, which a compiled one keeps from
     call to call (`Module.state`), and which no call is given. They begin as the program has them, inputs as

@@ -15,7 +15,8 @@ from schedules.strides import MemoryLayout
 C_TYPES = {
     **{name: f"uint{8 * DTYPES[name].itemsize}_t" for name in STORED_FLOATS},
     "float32": "float", "float64": "double",
-    "int8": "int8_t", "uint8": "uint8_t", "int16": "int16_t", "uint16": "uint16_t", "uint32": "uint32_t", "int32": "int32_t", "int64": "int64_t",
+    "int8": "int8_t", "uint8": "uint8_t", "int16": "int16_t", "uint16": "uint16_t", "int32": "int32_t",
+    "uint32": "uint32_t", "int64": "int64_t",
     "bool": "uint8_t",
 }  # fmt: skip
 # Words of C and C++ that cannot name a parameter, and those that the example uses.

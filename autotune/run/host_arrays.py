@@ -118,9 +118,9 @@ def is_number(x: Any) -> bool:
 
 
 def number(x: Any, b: Buffer, taker: str = "kernel") -> np.ndarray:
-    """A number, of Python or of numpy, as what ``b``, an input without dimensions, takes. An integer must be in
-    the input's range. A float is rounded for a float, and must be whole for an integer. Truth values are for
-    bool alone. Raises ArgumentError."""
+    """A number, of Python or of numpy, as what ``b``, an input without dimensions, takes. An integer must be
+    in the input's range. A float is rounded for a float, and must be whole for an integer. Truth values
+    are for bool alone. Raises ArgumentError."""
     row, plain = DTYPES[b.dtype], x
     if isinstance(x, np.generic):
         if x.dtype == np.dtype(b.dtype):
@@ -129,14 +129,17 @@ def number(x: Any, b: Buffer, taker: str = "kernel") -> np.ndarray:
     name, kind = name_of(b, False), type(plain)
     if kind not in _PYTHONS[row.kind]:
         give = f"give {' or '.join(k.__name__ for k in _PYTHONS[row.kind])}"
-        raise ArgumentError(f"{name} is the {type(x).__name__} {x!r}, but the {taker} takes {b.dtype}: {give}")
+        raise ArgumentError(
+            f"{name} is the {type(x).__name__} {x!r}, but the {taker} takes {b.dtype}: {give}"
+        )
     if row.kind == "float":
         if row.largest < abs(plain) != inf:
             raise ArgumentError(f"{name} is outside the range of {b.dtype}: give a number inside it")
         return np.array(float(plain), b.dtype)
     if kind is float and not (isfinite(plain) and plain.is_integer()):
         raise ArgumentError(
-            f"{name} is {plain!r}, but the {taker} takes {b.dtype}, which has whole numbers alone: give round(x)"
+            f"{name} is {plain!r}, but the {taker} takes {b.dtype}, which has whole numbers alone: "
+            "give round(x)"
         )
     if int(plain) not in row.range:
         raise ArgumentError(f"{name} is outside the range of {b.dtype}: give a number inside it")
@@ -149,7 +152,7 @@ def _plain(x: np.generic) -> Any:
         return bool(x)
     if isinstance(x, np.integer):
         return int(x)
-    return float(x) if isinstance(x, np.floating) or x.dtype.name in FLOATS else x  # type: ignore[arg-type]
+    return float(x) if isinstance(x, np.floating) or x.dtype.name in FLOATS else x
 
 
 def _as_numpy(x: Any, name: str, written: bool) -> tuple[np.ndarray, bool]:
@@ -278,6 +281,4 @@ def check_apart(arrays: Sequence[tuple[int, int]], name: Callable[[int], str], i
     for w in range(inputs, len(arrays)):
         for other in range(w):
             if overlap(*arrays[w], *arrays[other]):
-                raise ArgumentError(
-                    f"{name(w)} shares memory with {name(other)}; give it memory of its own"
-                )
+                raise ArgumentError(f"{name(w)} shares memory with {name(other)}; give it memory of its own")

@@ -3,31 +3,38 @@
 The code of a kernel takes its arrays to be apart. For a call of which an output and an input share memory,
 the schedule is lowered again, and it is proved that each element is read before it is overwritten. Then code
 is made that does not take the two to be apart. It is kept, for the same places of arrays.
+
+A tile that is moved back at the end of a loop computes some elements twice, the second time from what it
+overwrote. Where that is in the way, its tail is guarded instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from autotune import backends
+from autotune.codegen.runtime.entry import layout_of
 from autotune.errors import ArgumentError
-from autotune.run.host_arrays import memory_of, may_share, overlap
+from autotune.run.host_arrays import may_share, memory_of, overlap
 from schedules.dtypes import DTYPES
-from schedules.errors import ScheduleError
+from schedules.errors import ScheduleError, suggest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autotune.codegen.llvm.compile import LoadedObject
     from autotune.run.kernel import Kernel
+    from schedules.model import Trace
 
+# Places that a kernel keeps code for at most, or why there is none.
+MOST_PLACES = 16
 REMEDY = (
-    "give it memory of its own, or a kernel whose schedule reads each element before it overwrites it, as the "
-    "plain loops of one thread may; at.repeat(kernel, times, swap=...) runs steps with two arrays in turns"
+    "give it memory of its own, or a kernel whose schedule reads each element before it overwrites it, as "
+    "the plain loops of one thread may; at.repeat(kernel, times, swap=...) has two arrays take turns"
 )
 
 
@@ -49,7 +56,7 @@ class InPlaceCode:
 
 
 def shared_places(views: Sequence[np.ndarray], inputs: int) -> tuple[SharedPlace, ...]:
-    """Which outputs share memory with other arguments. ``views``: of all arguments, ``inputs`` inputs first."""
+    """Which outputs share memory with other arguments. ``views``: of all, ``inputs`` inputs first."""
     spans = [*map(memory_of, views)]
     return tuple(
         SharedPlace(w, i, views[w].ctypes.data - views[i].ctypes.data)
@@ -57,6 +64,30 @@ def shared_places(views: Sequence[np.ndarray], inputs: int) -> tuple[SharedPlace
         for i in range(w)
         if overlap(*spans[w], *spans[i]) and may_share(views[w], views[i])
     )
+
+
+def prepare(kernel: Kernel, pairs: Mapping[str, str]) -> None:
+    """Make the code of a kernel for outputs that are inputs: ``{output: input}`` by name, each the same
+    array. Raises ArgumentError for names that are none, for two that do not lie alike, and, with the pair of
+    accesses, where the schedule does not allow it."""
+    ins, outs = kernel.parameters
+    names = [b.name for b in ins], [b.name for b in outs]
+    for output, of in pairs.items():
+        for name, known, what in ((output, names[1], "output"), (of, names[0], "input")):
+            if name not in known:
+                raise ArgumentError(
+                    f"in_place has {name!r}, which is no {what}{suggest(name, known)}; it is "
+                    f"{{output: input}}, of {', '.join(known)}"
+                )
+        a, b = outs[names[1].index(output)], ins[names[0].index(of)]
+        if (layout_of(a), a.dtype) != (layout_of(b), b.dtype):
+            raise ArgumentError(
+                f"in_place has {{{output!r}: {of!r}}}, which are {a.dtype}{layout_of(a)} and "
+                f"{b.dtype}{layout_of(b)}; give two that lie alike"
+            )
+    places = tuple(SharedPlace(len(ins) + names[1].index(o), names[0].index(i), 0) for o, i in pairs.items())
+    if places:
+        kernel.take_in_place(tuple(sorted(places, key=lambda p: (p.output, p.input))))
 
 
 def code_of(kernel: Kernel, places: tuple[SharedPlace, ...], name: Callable[[int], str]) -> InPlaceCode:
@@ -75,13 +106,25 @@ def code_of(kernel: Kernel, places: tuple[SharedPlace, ...], name: Callable[[int
     trace = kernel.trace
     if backends.of(kernel.target).name != "cpu" or trace is None or kernel.workload.dag.open is not None:
         raise ArgumentError(f"{what}; give it memory of its own")
-    try:
-        return _built(kernel, trace, places)
-    except ScheduleError as err:
-        raise ArgumentError(f"{what}: {_reason(err)}; {REMEDY}") from None
+    first_error: ScheduleError | None = None
+    for tried in dict.fromkeys((trace, _without_shifts(trace))):
+        try:
+            return _built(kernel, tried, places)
+        except ScheduleError as err:
+            first_error = first_error or err
+    raise ArgumentError(f"{what}: {_reason(first_error)}; {REMEDY}") from None
 
 
-def _built(kernel: Kernel, trace: Any, places: tuple[SharedPlace, ...]) -> InPlaceCode:
+def _without_shifts(trace: Trace) -> Trace:
+    """The schedule with guarded tails in place of tiles that are moved back over what was computed."""
+    steps = (
+        replace(s, args=tuple((k, "guard" if (k, v) == ("tail", "shift") else v) for k, v in s.args))
+        for s in trace.steps
+    )
+    return replace(trace, steps=tuple(steps))
+
+
+def _built(kernel: Kernel, trace: Trace, places: tuple[SharedPlace, ...]) -> InPlaceCode:
     """Raises ScheduleError."""
     from autotune.backends.building.from_trace import module_of, scheduled
     from autotune.backends.building.object_cache import ObjectCache, key
@@ -113,7 +156,7 @@ def _slow(*_: object) -> int:
     return 1
 
 
-def _reason(err: ScheduleError) -> str:
+def _reason(err: ScheduleError | None) -> str:
     """What a ScheduleError says behind the names of the tensors."""
     text = str(err)
     return text.partition(": ")[2] or text

@@ -44,7 +44,7 @@ class CallSignature:
             raise AttributeError("__signature__")
         place, out = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
         ins, outs = kernel.parameters
-        params = [inspect.Parameter(_identifier(b.name), place, annotation=_type(b)) for b in ins]
+        params = [inspect.Parameter(identifier(b.name), place, annotation=_type(b)) for b in ins]
         params.append(inspect.Parameter("out", out, default=None))
         types = ", ".join(map(_type, outs))
         return inspect.Signature(params, return_annotation=types if len(outs) == 1 else f"({types})")
@@ -61,8 +61,9 @@ class Kernel:
     where the schedule reads each element before it overwrites it, and overlaps nothing else. Returns
     ``out``, as a tuple where it has several, or new numpy arrays, or new torch tensors where the first input
     is one. A tensor that requires a gradient is refused outside ``torch.no_grad()`` (`autotune.torch.op` has
-    gradients). Raises `ArgumentError`, and MemoryError for want of scratch memory. The GIL is released; calls from several
-    threads at once are independent. `pickle` takes a kernel as its workload, schedule and target.
+    gradients). Raises `ArgumentError`, and MemoryError for want of scratch memory. The GIL is released;
+    calls from several threads at once are independent. `pickle` takes a kernel as its workload, schedule and
+    target.
 
     >>> kernel = at.load("matmul", m=64, n=64, k=64, threads=1)
     >>> a = np.ones((64, 64), "float32")
@@ -157,7 +158,7 @@ class Kernel:
 
     def placed(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
         """All inputs in order, those that were given by name after the others. Raises ArgumentError."""
-        names = [_identifier(b.name) for b in self._ins]
+        names = [identifier(b.name) for b in self._ins]
         wanted = names[len(inputs) :]
         what = f"{self.workload.op} takes {', '.join(names)}"
         for name in named:
@@ -295,10 +296,11 @@ class Kernel:
         ``out``: what the caller gave."""
         outs = (out,) if self._single is not None and out is not None else out
         if self._in_place and type(outs) is tuple:
-            for code in self._in_place.values():
+            for code in [*self._in_place.values()]:
                 if not isinstance(code, ArgumentError) and (status := code.fast(*inputs, *outs)) != 1:
                     return status, out
-        placed = self._with_arrays(inputs) if self._numbers else inputs
+        numbers = self._numbers and not any(map(torch_calls.is_tensor, inputs))
+        placed = self._with_arrays(inputs) if numbers else inputs
         if placed is not inputs and (outs is None or type(outs) is tuple):
             made = self._made() if outs is None else outs
             inputs, status = placed, self._fast(*placed, *made)
@@ -345,17 +347,25 @@ class Kernel:
         """The status of a call without the fast path. Raises ArgumentError."""
         pointers, views = self._pointers(inputs, outs)
         places = in_place.shared_places(views, len(self._ins))
-        (self._code_in_place(places).loaded if places else self._loaded).run(pointers)
+        (self.code_in_place(places).loaded if places else self._loaded).run(pointers)
         return 0
 
-    def _code_in_place(self, places: tuple[in_place.SharedPlace, ...]) -> in_place.InPlaceCode:
+    def take_in_place(self, places: tuple[in_place.SharedPlace, ...]) -> None:
+        """Have calls try the code for these places first, which takes arrays of their own too. For a kernel
+        that nobody calls yet. Raises ArgumentError."""
+        self._fast = self.code_in_place(places).fast
+
+    def code_in_place(self, places: tuple[in_place.SharedPlace, ...]) -> in_place.InPlaceCode:
         """The code for outputs in the memory of inputs. Raises ArgumentError."""
-        if places not in self._in_place:
+        code = self._in_place.get(places)
+        if code is None:
             try:
-                self._in_place[places] = in_place.code_of(self, places, self._argument)
+                code = in_place.code_of(self, places, self._argument)
             except ArgumentError as err:
-                self._in_place[places] = err
-        code = self._in_place[places]
+                code = err
+            for old in [*self._in_place][: len(self._in_place) + 1 - in_place.MOST_PLACES]:
+                self._in_place.pop(old, None)
+            self._in_place[places] = code
         if isinstance(code, ArgumentError):
             raise ArgumentError(str(code))
         return code
@@ -400,7 +410,7 @@ def _type(b: Buffer) -> str:
     return f"{b.dtype}{layout_of(b)}"
 
 
-def _identifier(name: str) -> str:
+def identifier(name: str) -> str:
     """A valid parameter name: a tensor may be called ``lambda`` or ``out``."""
     return f"{name}_" if keyword.iskeyword(name) or name in ("out", "stream") else name
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune import backends
-from autotune.errors import KernelNotFound
+from autotune.errors import ArgumentError, KernelNotFound
 from autotune.run import own_names, recent
 from autotune.run.asked import Asked
 from autotune.run.describing import describe
@@ -44,6 +44,7 @@ def load(
     db: str | os.PathLike[str] | None = None,
     fallback: bool = False,
     nearest: bool = False,
+    in_place: Mapping[str, str] | None = None,
     **params: Any,
 ) -> Kernel:
     """The tuned kernel of an operator (``"matmul", m=512, n=512, k=512``) or of a list of tensors.
@@ -53,6 +54,10 @@ def load(
     were tuned for this machine are taken. With ``nearest=True``, where there is none, that of the most
     similar machine whose instructions this CPU has is tried beside the default schedule, and the faster of
     the two is given, with a warning that says which.
+
+    ``in_place={"y": "x"}``: calls give input ``x`` as output ``y`` too. The fastest record is taken whose
+    schedule reads each element of it before it overwrites that. Where there is none, ``fallback=True`` gives
+    the plain loops on one thread, if these do.
 
     ``fallback=True`` gives a kernel also when nothing is stored, with a warning. A few schedules are checked
     and timed here, which takes up to three seconds: those of similar sizes and machines in the log, else the
@@ -90,6 +95,10 @@ def load(
         dynamic = as_dynamic(*told, strides)
         if dynamic is not None:
             return _load_dynamic(dynamic, Asked.of(target, threads, where, fallback, nearest))
+
+    if in_place:
+        asked = Asked.of(target, threads, where, fallback)
+        return _load_in_place(as_workload(*told, strides), asked, in_place)
 
     def find() -> tuple[Kernel, bool]:
         asked = Asked.of(target, threads, where, fallback, nearest)
@@ -140,6 +149,29 @@ def _load(workload: Workload, asked: Asked) -> tuple[Kernel, bool]:
     _take_exact(kernel, asked)
     warn(f"{missing.message if isinstance(missing, KernelNotFound) else missing}\n{why}")
     return kernel, False
+
+
+def _load_in_place(workload: Workload, asked: Asked, pairs: Mapping[str, str]) -> Kernel:
+    """The kernel of the best record whose schedule allows it that outputs are inputs. Raises as `load` does,
+    and `ArgumentError` where none allows it."""
+    from autotune.run.in_place import prepare
+    from autotune.run.kernels import default_kernel, kernel_of
+
+    refused: ArgumentError | None = None
+    for hit in hits(workload, asked):
+        kernel = kernel_of(workload, hit.target, hit.record.trace, hit.record)
+        try:
+            prepare(kernel, pairs)
+        except ArgumentError as err:
+            refused = refused or err
+            continue
+        return kernel
+    if not asked.fallback:
+        raise refused or not_found(workload, asked)
+    kernel = default_kernel(workload, replace(asked.target, threads=1))
+    prepare(kernel, pairs)
+    warn(f"no tuned schedule allows it that outputs are inputs; {describe(workload)} runs as plain loops")
+    return kernel
 
 
 def _load_varying(program: Varying, asked: Asked) -> tuple[Kernel, bool]:

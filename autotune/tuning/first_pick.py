@@ -47,6 +47,8 @@ ENOUGH, MORE_S = 3, 5.0
 SHORT = EvolutionOptions(population=256, generations=1)
 # Share of the limit that a reference may take; one that takes longer is computed in part.
 REFERENCE_SHARE = 0.1
+# Share of it after which the space must do with the sketches that there are.
+DERIVE_SHARE = 0.3
 # Builds and runs have the limits of a tuning run of so many seconds. While nothing was right, a first pick
 # may take so many seconds more.
 PATIENT_S, GRACE_S = 30.0, 5.0
@@ -120,7 +122,8 @@ def first_pick(
                 best, least_s = Pick(*planned[i], m.time_s), took_s
 
     with ThreadPoolExecutor(1, "autotune-first-pick") as thread:
-        planning = thread.submit(_planned, workload, target, where)  # while the processes start
+        planned_s = DERIVE_SHARE * limit_s
+        planning = thread.submit(_planned, workload, target, where, planned_s)  # while the processes start
         reference_s = REFERENCE_SHARE * limit_s
         try:
             with site.measurer(workload, target, PATIENT_S, reference_s=reference_s) as measurer:
@@ -175,8 +178,12 @@ def grace_s(workload: Workload) -> float:
     return GRACE_S + 2 * CHECKS * workload.flops / FASTEST
 
 
-def _planned(workload: Workload, target: Target, where: str | LogPlace) -> list[tuple[Trace, str]]:
-    space = derive(workload.canonical, target)
+def _planned(
+    workload: Workload, target: Target, where: str | LogPlace, limit_s: float
+) -> list[tuple[Trace, str]]:
+    """``limit_s``: seconds of this thread for the space, however busy the machine is."""
+    begin = time.thread_time()
+    space = derive(workload.canonical, target, enough=lambda: time.thread_time() - begin > limit_s)
     return [(trace_of(space, p.candidate), p.chosen_by) for p in proposals(workload, target, space, where)]
 
 

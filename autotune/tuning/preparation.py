@@ -23,6 +23,7 @@ FASTEST = 5e10  # FLOP/s of a thread's good candidate, at least where it matters
 MOST_FLOPS = 10**30  # that a message says: a log may state a number that no float holds
 LEAST_S = 3.0  # a shorter budget ends after the first candidates, which may take so long
 WHOLE_SHARE = 0.1  # of the budget: a reference that takes longer is computed in part
+LATE = 2.0  # times that share: after a reference that took longer there are no others
 CHECKS = 4  # runs of a candidate until it is checked and timed, with room for a slow machine
 
 
@@ -110,6 +111,7 @@ def measurer(
         tolerance=tolerance,
         options=limits,
         in_part=in_part,
+        whole_s=LATE * reference_s,
         nominal=nominal,
         control=control,
         waiting=waiting,

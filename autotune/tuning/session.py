@@ -49,6 +49,7 @@ SEEDS = 6  # of the first round: candidates of similar tasks
 SEARCH_SHARE = 0.1  # of the time: batches grow while choosing them costs more
 ROUND_SHARE = 0.1  # of the budget: batches shrink so that results come back sooner
 RESERVE_SHARE = 0.1  # of the budget, for the finalists
+DERIVE_SHARE = 0.2  # of the budget: a space that takes longer to derive has fewer sketches
 # Longest first round while nothing was right, in rounds: then comes a first pick.
 FRUITLESS = 4
 # Duration of a round without any result after which its candidate is dropped (seconds).
@@ -123,7 +124,11 @@ class Session:
         from schedules.space import derive
 
         run, begin = self.run, time.monotonic()
-        self.space: Space = derive(run.workload.canonical, run.target, compile_columns)
+        until = begin + DERIVE_SHARE * (self.options.share_s or self.options.budget_s)
+        timed = self.options.trials is None  # else a seed repeats a run
+        self.space: Space = derive(
+            run.workload.canonical, run.target, compile_columns, lambda: timed and time.monotonic() > until
+        )
         derived_s, space = time.monotonic() - begin, self.space
         self._few = small(space)
         tolerant = self.options.tolerance is not None
@@ -209,7 +214,8 @@ class Session:
         whether it did. ``latest``: when it must be over."""
         due = self.options.begins_at_once and not (self.so_far.searched or self.fallbacks.begun)
         if due:
-            if self.options.trials != 0 and not self.options.short:
+            in_time = time.monotonic() < self.run.until  # else a kernel comes first
+            if self.options.trials != 0 and not self.options.short and in_time:
                 self.measure_limit()
             self.fallbacks.pick(measurer, latest)
         if self.options.trials == 0 or not self.so_far.trials_left:

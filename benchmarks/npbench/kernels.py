@@ -17,9 +17,10 @@ def kernels(program: Program, p: Any, dtype: str, way: str, db: str | None = Non
     "tuned": the best of the log ``db``."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that nothing is stored
-        return SimpleNamespace(
+        found = SimpleNamespace(
             **{name: kernel(tensors, way, db) for name, tensors in program.kernels(dtype, p).items()}
         )
+    return SimpleNamespace(**vars(found), **program.repeats(found, p))
 
 
 def kernel(tensors: Any, way: str, db: str | None) -> Any:

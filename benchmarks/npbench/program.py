@@ -22,6 +22,7 @@ class Program:
     array of a call by name: inputs, outputs and scratch. Floats are made as float64; a number is a 0-d array.
     ``outputs``: names of results, in the order in which the following return them. ``reference(a, p)``: numpy's program.
     ``kernels(t, p)``: tensors of each kernel for dtype ``t``. ``run(k, a, p)``: calls them.
+    ``repeats(k, p)``: kernels that run again and again in one call, by name; ``run`` finds them in ``k`` too.
     ``loops``: the program as loops over elements, which numba and a C compiler take; its parameters are
     names of arrays and sizes, and it stores in arrays. ``uses``: the public words it needs beyond plain
     stages. ``dtype``: that of the suite. ``rtol``: of float64, of what is compared; float32 has its own.
@@ -36,6 +37,7 @@ class Program:
     run: Callable[[Any, Any, Any], tuple[Any, ...]]
     loops: Callable[..., None]
     uses: str = ""
+    repeats: Callable[[Any, Any], Mapping[str, Any]] = lambda k, p: {}
     dtype: str = "float64"
     rtol: float = 1e-10
     rtol32: float = 2e-3

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
+import autotune as at
 from autotune import te
 from benchmarks.npbench.loops import stencils as loops
 from benchmarks.npbench.program import Program, sizes, unset
@@ -17,21 +16,37 @@ def _inner(x):
     return x[(slice(1, -1),) * x.ndim]
 
 
-def _one_step(x, value):
-    """The inner points of the next step, which lie inside an array with a border."""
-    shape = tuple(n - 2 for n in x.shape)
-    y = te.compute(shape, lambda *i: value(lambda *by: x[tuple(a + 1 + b for a, b in zip(i, by, strict=True))]), "y")
-    strides = [math.prod(x.shape[d + 1 :]) for d in range(x.ndim)]
-    return {"step": te.with_strides(te.dag([x, y]), {"y": tuple(strides)})}
+def _inside(i, shape):
+    return te.all(*(c for a, n in zip(i, shape, strict=True) for c in (a > 0, a < n - 1)))
 
 
-def _two_arrays(k, a, p):
-    """Steps from A to B and from B to A."""
-    to_a, to_b = _inner(a.A), _inner(a.B)
-    for _ in range(1, p.TSTEPS):
-        k.step(a.A, out=to_b)
-        k.step(a.B, out=to_a)
-    return a.A, a.B
+def _two_steps(rank, value):
+    """A step from A to B, and one back. Each array keeps its own border."""
+
+    def kernels(t, p):
+        shape = (p.N,) * rank
+
+        def step(now, other, name):
+            x, border = given(t, **{now: shape, other: shape})
+
+            def point(*i):
+                near = lambda *by: x[tuple(a + b for a, b in zip(i, by, strict=True))]  # noqa: E731
+                return te.select(_inside(i, shape), value(near), border[i])
+
+            return [x, border, te.compute(shape, point, name)]
+
+        return {"to_b": step("A", "B", "B1"), "to_a": step("B1", "A", "A1")}
+
+    return kernels
+
+
+def _two_arrays(k, p):
+    return {"steps": at.repeat([k.to_b, k.to_a], times=p.TSTEPS - 1, swap=[("A1", "A"), ("B1", "B")])}
+
+
+def _two_arrays_run(k, a, p):
+    k.steps(a.A, a.B, out=(a.B1, a.A1))
+    return a.A1, a.B1
 
 
 def _two_arrays_reference(step):
@@ -45,7 +60,11 @@ def _two_arrays_reference(step):
 
 
 def _arrays(rank):
-    return lambda p, r: {"A": r.random((p.N,) * rank), "B": r.random((p.N,) * rank)}
+    def arrays(p, r):
+        shape = (p.N,) * rank
+        return {"A": r.random(shape), "B": r.random(shape), "A1": unset(*shape), "B1": unset(*shape)}
+
+    return arrays
 
 
 JACOBI_1D = Program(
@@ -56,10 +75,11 @@ JACOBI_1D = Program(
     _arrays(1),
     ("A", "B"),
     _two_arrays_reference(lambda x: 0.33333 * (x[:-2] + x[1:-1] + x[2:])),
-    lambda t, p: _one_step(*given(t, x=(p.N,)), lambda x: 0.33333 * (x(-1) + x(0) + x(1))),
-    _two_arrays,
+    _two_steps(1, lambda x: 0.33333 * (x(-1) + x(0) + x(1))),
+    _two_arrays_run,
     loops.jacobi_1d,
-    uses="strided outputs",
+    uses="repeat",
+    repeats=_two_arrays,
 )
 
 JACOBI_2D = Program(
@@ -70,12 +90,11 @@ JACOBI_2D = Program(
     _two_arrays_reference(
         lambda x: 0.2 * (x[1:-1, 1:-1] + x[1:-1, :-2] + x[1:-1, 2:] + x[2:, 1:-1] + x[:-2, 1:-1])
     ),
-    lambda t, p: _one_step(
-        *given(t, x=(p.N, p.N)), lambda x: 0.2 * (x(0, 0) + x(0, -1) + x(0, 1) + x(1, 0) + x(-1, 0))
-    ),
-    _two_arrays,
+    _two_steps(2, lambda x: 0.2 * (x(0, 0) + x(0, -1) + x(0, 1) + x(1, 0) + x(-1, 0))),
+    _two_arrays_run,
     loops.jacobi_2d,
-    uses="strided outputs",
+    uses="repeat",
+    repeats=_two_arrays,
 )
 
 
@@ -107,18 +126,20 @@ HEAT_3D = Program(
     _arrays(3),
     ("A", "B"),
     _two_arrays_reference(_heat_reference),
-    lambda t, p: _one_step(*given(t, x=(p.N,) * 3), _heat),
-    _two_arrays,
+    _two_steps(3, _heat),
+    _two_arrays_run,
     loops.heat_3d,
-    uses="strided outputs",
+    uses="repeat",
+    repeats=_two_arrays,
 )
 
 
 def _fdtd(t, p):
-    ex, ey, hz, fict = given(t, ex=(p.NX, p.NY), ey=(p.NX, p.NY), hz=(p.NX, p.NY), fict=())
+    ex, ey, hz, fict = given(t, ex=(p.NX, p.NY), ey=(p.NX, p.NY), hz=(p.NX, p.NY), fict=(p.TMAX,))
+    now = te.placeholder((), "int32", "now")
     shape = (p.NX, p.NY)
     ey1 = te.compute(
-        shape, lambda i, j: te.select(i > 0, ey[i, j] - 0.5 * (hz[i, j] - hz[i - 1, j]), fict[()]), "ey1"
+        shape, lambda i, j: te.select(i > 0, ey[i, j] - 0.5 * (hz[i, j] - hz[i - 1, j]), fict[now[()]]), "ey1"
     )
     ex1 = te.compute(
         shape, lambda i, j: te.select(j > 0, ex[i, j] - 0.5 * (hz[i, j] - hz[i, j - 1]), ex[i, j]), "ex1"
@@ -128,15 +149,13 @@ def _fdtd(t, p):
         new = hz[i, j] - 0.7 * (ex1[i, j + 1] - ex1[i, j] + ey1[i + 1, j] - ey1[i, j])
         return te.select(te.all(i < p.NX - 1, j < p.NY - 1), new, hz[i, j])
 
-    return {"step": [ex, ey, hz, fict, ex1, ey1, te.compute(shape, field, "hz1")]}
+    then = te.compute((), lambda: now[()] + 1, "then")
+    return {"step": [ex, ey, hz, fict, now, ex1, ey1, te.compute(shape, field, "hz1"), then]}
 
 
-def _fdtd_run(k, a, p):
-    now, new = (a.ex, a.ey, a.hz), (a.ex1, a.ey1, a.hz1)
-    for t in range(p.TMAX):
-        k.step(*now, a.fict[t : t + 1].reshape(()), out=new)
-        now, new = new, now
-    return now
+def _fdtd_repeats(k, p):
+    swap = [("ex1", "ex"), ("ey1", "ey"), ("hz1", "hz"), ("then", "now")]
+    return {"steps": at.repeat(k.step, times=p.TMAX, swap=swap)}
 
 
 def _fdtd_reference(a, p):
@@ -158,12 +177,15 @@ FDTD_2D = Program(
     lambda p, r: {
         **{n: r.random((p.NX, p.NY)) for n in ("ex", "ey", "hz")}, "fict": r.random(p.TMAX),
         **{n: unset(p.NX, p.NY) for n in ("ex1", "ey1", "hz1")},
+        "then": np.int32(0),
     },
     ("ex", "ey", "hz"),
     _fdtd_reference,
     _fdtd,
-    _fdtd_run,
+    lambda k, a, p: k.steps(a.ex, a.ey, a.hz, a.fict, 0, out=(a.ex1, a.ey1, a.hz1, a.then))[:3],
     loops.fdtd_2d,
+    uses="repeat",
+    repeats=_fdtd_repeats,
 )  # fmt: skip
 
 
@@ -179,14 +201,6 @@ def _seidel(t, p):
         return te.select(inside, (around + y[i, j - 1]) * (1.0 / 9.0), x[i, j])
 
     return {"sweep": [x, te.scan((p.N, p.N), point, init=0.0, axis=(0, 1), name="y", dtype=t)]}
-
-
-def _seidel_run(k, a, p):
-    now, new = a.A, a.B
-    for _ in range(p.TSTEPS - 1):
-        k.sweep(now, out=new)
-        now, new = new, now
-    return (now,)
 
 
 def _seidel_reference(a, p):
@@ -209,9 +223,10 @@ SEIDEL_2D = Program(
     ("A",),
     _seidel_reference,
     _seidel,
-    _seidel_run,
+    lambda k, a, p: (k.sweeps(a.A, out=a.B),),
     loops.seidel_2d,
-    uses="scan along two axes",
+    uses="scan along two axes, repeat",
+    repeats=lambda k, p: {"sweeps": at.repeat(k.sweep, times=p.TSTEPS - 1, swap=[("y", "A")])},
 )
 
 
@@ -257,14 +272,6 @@ def _adi(t, p):
     return {"step": [u, te.compute((n, n), point, "u1")]}
 
 
-def _adi_run(k, a, p):
-    now, new = a.u, a.u1
-    for _ in range(p.TSTEPS):
-        k.step(now, out=new)
-        now, new = new, now
-    return (now,)
-
-
 def _adi_reference(a, p):
     u, n = a.u, p.N
     c1, b, c2 = _adi_numbers(p)
@@ -297,9 +304,10 @@ ADI = Program(
     ("u",),
     _adi_reference,
     _adi,
-    _adi_run,
+    lambda k, a, p: (k.steps(a.u, out=a.u1),),
     loops.adi,
-    uses="scan",
+    uses="scan, repeat",
+    repeats=lambda k, p: {"steps": at.repeat(k.step, times=p.TSTEPS, swap=[("u1", "u")])},
     rtol=1e-8,
 )  # fmt: skip
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import builtins
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, SupportsFloat, TypeVar, Union
+from typing import Any, TypeVar, Union
 
 from schedules.dtypes import DTYPES, computed, is_float, is_storage, rounded
 from schedules.expr import numpys
+from schedules.expr.numpys import of_array
 from schedules.expr.operators import BITWISE, COMPARISONS, FOLD
 
 # Dtype of index arithmetic: a 64-bit signed integer.
 INDEX = "index"
+# Operations on the way to what tells a dtype, from which on it is kept.
+_FAR = 8
 ExprLike = Union["Expr", int, float, bool]
 Node = TypeVar("Node", bound="Expr")
 
@@ -30,7 +32,7 @@ class Expr:
     """Base of every scalar expression."""
 
     # Computed once and kept, because trees are shared and asked often.
-    __slots__ = ("_hash", "_holes", "_loads", "_variables")
+    __slots__ = ("_dtype", "_hash", "_holes", "_loads", "_variables")
 
     def __copy__(self) -> Expr:
         """Itself, because an expression does not change, and variables and tensors compare by identity."""
@@ -82,18 +84,8 @@ class Expr:
         return _whole("ceil", self)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **_: Any) -> Any:
-        """numpy asks its operands, in place of computing with each as with an object. Its numbers are
-        operands as Python's are; an expression is no number's equal."""
-        name: str = ufunc.__name__
-        if name in ("equal", "not_equal"):
-            return name == "not_equal"
-        if method == "__call__" and name in numpys.OPERATORS:
-            a, b = inputs
-            forward, backward = numpys.OPERATORS[name]
-            return (
-                getattr(a, f"__{forward}__")(b) if isinstance(a, Expr) else getattr(b, f"__{backward}__")(a)
-            )
-        raise numpys.refused(name)
+        """numpy asks its operands, in place of computing with each as with an object."""
+        return numpys.applied(ufunc.__name__, method, inputs, Expr)
 
     def __array_function__(self, function: Any, *_: Any) -> Any:
         raise numpys.refused(function.__name__)
@@ -291,79 +283,48 @@ def kind(e: Expr) -> type:
 def dtype_of(e: Expr) -> str:
     """The dtype of an expression."""
     # By class and in a loop, because this is the function that lowering calls most.
+    at, steps = e, 0
     while True:
-        t = kind(e)
+        t = kind(at)
         if t is Binary or t is Select or t is Fma:
-            e = e.a  # type: ignore[attr-defined]
+            at = at.a  # type: ignore[attr-defined]
         elif t is Var or t is Hole:
-            return INDEX
+            found = INDEX
+            break
         elif t is Const or t is Load or t is Cast or t is Bits:
-            return e.dtype  # type: ignore[attr-defined]
+            found = at.dtype  # type: ignore[attr-defined]
+            break
         elif t is Compare or t is Logic:
-            return "bool"
+            found = "bool"
+            break
         elif t is Call:
-            e = e.args[0]  # type: ignore[attr-defined]
+            at = at.args[0]  # type: ignore[attr-defined]
         else:
-            raise TypeError(f"not an expression: {e!r}")
+            raise TypeError(f"not an expression: {at!r}")
+        steps += 1
+        if steps > _FAR and (known := getattr(at, "_dtype", None)) is not None:
+            found = known
+            break
+    if steps > _FAR:  # chains of many operations are asked at each of them
+        object.__setattr__(e, "_dtype", found)
+    return found
 
 
 def wrap(given: ExprLike, like: str = INDEX) -> Expr:
     """``given`` as an expression; a Python number takes the dtype ``like``."""
     if isinstance(given, Expr):
         return given
-    x = _of_array(given)
+    x = of_array(given)
     if isinstance(x, bool):
         return Const(x, "bool")
     if isinstance(x, int) and isinstance(told := getattr(x, "expr", None), Expr):  # it depends on a size
         return told if like == INDEX else Cast(like, told)
-    number = isinstance(x, (int, float))
-    if number or hasattr(x, "__index__") or hasattr(x, "__float__"):  # numpy's numbers
-        unlimited = is_float(like) and DTYPES[like].infinite
-        if not unlimited and not hasattr(x, "__index__") and math.isinf(x):
-            end = f'use te.{"max" if x > 0 else "min"}_value("{like}"), or ' if like != INDEX else ""
-            raise TypeError(
-                f"{x!r} meets a value of dtype {like}, and {like} has no infinity; "
-                f'{end}cast the value first: te.cast(x, "float32")'
-            )
-        if is_float(like):
-            return Const(_as_float(x, like), like)
-        if not hasattr(x, "__index__") and not float(x).is_integer():
-            raise TypeError(
-                f"{x!r} is not a whole number but meets a value of dtype {like}; "
-                f'cast first: te.cast(x, "float32")'
-            )
-        if like == "bool" and x in (0, 1):
-            return Const(builtins.bool(x), like)
-        if like in DTYPES and int(x) not in DTYPES[like].range:
-            wider = "int64" if int(x) in DTYPES["int64"].range else "float64"
-            raise _out_of_range(x, like, f'cast that first: te.cast(x, "{wider}")')
-        return Const(int(x), like)
+    if (number := numpys.literal(x, like)) is not None:
+        return Const(number, like)
     if hasattr(x, "reducer"):  # a reduction says itself what to do
         raise TypeError(repr(x))
     hint = "; index it, as in x[i, j]" if hasattr(x, "shape") and hasattr(x, "op") else ""
     raise TypeError(f"{x!r} ({type(x).__name__}) cannot be part of an expression{hint}")
-
-
-def _of_array(x: Any) -> Any:
-    """The number in an array without dimensions, which has the methods of integers too; else ``x``."""
-    if isinstance(x, (int, float)) or not (hasattr(x, "__array__") and hasattr(x, "__len__")):
-        return x
-    if x.shape:
-        raise TypeError(
-            f"an array of shape {tuple(x.shape)} cannot be part of an expression: make it an input and index it"
-        )
-    return x.item()
-
-
-def _as_float(x: SupportsFloat, dtype: str) -> float:
-    try:
-        return float(x)
-    except OverflowError:  # Python's integers have no limit
-        raise _out_of_range(x, dtype, "write it as a float, e.g. te.inf") from None
-
-
-def _out_of_range(x: object, dtype: str, remedy: str) -> TypeError:
-    return TypeError(f"the literal {x} is out of the range of {dtype}, the dtype that it meets; {remedy}")
 
 
 def widen(e: Expr) -> Expr:
@@ -552,7 +513,7 @@ def _beside_integer(op: str, a: ExprLike, b: ExprLike) -> Expr | None:
     becomes a comparison with a number that the dtype has. That reads the integer even where the answer is
     known, so that no input is left unread."""
     e, x = (a, b) if isinstance(a, Expr) else (b, a)
-    x = _of_array(x)
+    x = of_array(x)
     if (type(x) is int and -(1 << 31) <= x < 1 << 31) or isinstance(x, bool) or not isinstance(e, Expr):
         return None
     d = computed(dtype_of(e))

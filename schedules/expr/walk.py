@@ -92,6 +92,8 @@ def substitute(e: Expr, env: Mapping[str, Expr], known: dict[int, Expr] | None =
     if isinstance(e, Var):
         return env[e.name]
     if known is None:
+        if all(isinstance(x, Var) and x.name == v for v, x in env.items()):
+            return e  # every variable stays what it is
         known = {}
     made = known.get(id(e))
     if made is None:
@@ -133,6 +135,11 @@ def distinct(*roots: Expr) -> list[Expr]:
         else:
             found[id(x)] = stack.pop()
     return list(found.values())
+
+
+def different(e: Expr) -> int:
+    """How many different nodes an expression has: equal ones count once."""
+    return len(set(distinct(e)))
 
 
 def size(e: Expr) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from schedules.expr import Expr, Load, Var
 from schedules.graph.graph import Graph, Island
 from schedules.loads import with_loads
 from schedules.te.compute_dag import ComputeDAG, Stage
+from schedules.te.scans import groups
 from schedules.te.unique import Taken
 
 APART = "apart"  # what such islands are called
@@ -28,18 +29,12 @@ def with_others_apart(graph: Graph, rewrite: Callable[[Graph], Graph]) -> Graph:
 
 
 def together(stages: Sequence[Stage]) -> list[tuple[Stage, ...]]:
-    """The stages in their order, those of one scan together: from one that reads what is made later up to
-    the stage that makes it."""
-    place = {t.name: n for n, s in enumerate(stages) for t in s.outputs}
-    found: list[tuple[Stage, ...]] = []
-    n = 0
+    """The stages in their order, those of one scan together."""
+    ends, found, n = dict(groups(stages)), list[tuple[Stage, ...]](), 0
     while n < len(stages):
-        end = k = n
-        while k <= end:
-            end = max(end, *(place.get(x.buffer, k) for x in stages[k].reads()), k)
-            k += 1
-        found.append(tuple(stages[n : end + 1]))
-        n = end + 1
+        last = ends.get(n, n)
+        found.append(tuple(stages[n : last + 1]))
+        n = last + 1
     return found
 
 

@@ -60,8 +60,8 @@ class Conflict:
 
 @dataclass(frozen=True)
 class _Access:
-    """``around``: statements around it, with their positions in sequences. ``when``: conditions under which it
-    is reached."""
+    """``around``: statements around it, with their positions in sequences. ``when``: conditions under which
+    it is reached."""
 
     buffer: str
     indices: tuple[Expr, ...]
@@ -74,8 +74,9 @@ class _Access:
 
 
 def conflict(func: LoweredFunc, lies: Lies, threads: int) -> Conflict | None:
-    """A pair of accesses that forbids it that an output lies so, or None where it is proved that every element
-    is read before it is overwritten. ``threads``: of the kernel; with one, parallel loops run in order."""
+    """A pair of accesses that forbids it that an output lies so, or None where it is proved that every
+    element is read before it is overwritten. ``threads``: of the kernel; with one, parallel
+    loops run in order."""
     buffers = {b.name: b for b in func.params}
     found = list(_accesses(func.body, (), ()))
     stores = [a for w, a in found if w and a.buffer == lies.output]
@@ -96,7 +97,9 @@ def in_place(func: LoweredFunc, places: Sequence[Lies], threads: int) -> Lowered
     for lies in places:
         wrong = conflict(func, lies, threads)
         if wrong is not None:
-            raise ScheduleError(f"output {lies.output!r} cannot lie in the memory of input {lies.input!r}: {wrong}")
+            raise ScheduleError(
+                f"output {lies.output!r} cannot lie in the memory of input {lies.input!r}: {wrong}"
+            )
     written = {x.output for x in places}
     return replace(
         func,
@@ -212,7 +215,7 @@ class _Order:
     @property
     def same_dimensions(self) -> tuple[int, ...] | None:
         """By how much each index of the input is above that of the output at the same address; None where the
-        dimensions do not tell."""
+        dimensions do not tell. Programs read and write arguments inside of their dimensions alone."""
         steps = known_strides(self.input)
         if steps != known_strides(self.output) or len(set(steps)) < len(steps):
             return None
@@ -309,7 +312,9 @@ class _Side:
             least += [below, plus(({}, by - 1), below, -1)]
             return whole if e.op == "//" else below
         if isinstance(e, Binary) and e.op in ("min", "max"):
-            a, b = ((plus(x, me, -1) if e.op == "min" else plus(me, x, -1)) for x in map(self.sum, (e.a, e.b)))
+            a, b = (
+                (plus(x, me, -1) if e.op == "min" else plus(me, x, -1)) for x in map(self.sum, (e.a, e.b))
+            )
             least += [a, b]
             none: Sum = ({}, 0)
             self.names.system.either.append((plus(none, a, -1), plus(none, b, -1)))

@@ -8,6 +8,7 @@ from schedules.ir.nodes import (
     Access,
     Alloc,
     AllReduce,
+    Atomic,
     Barrier,
     Block,
     Buffer,
@@ -44,7 +45,8 @@ from schedules.ir.nodes import (
 from schedules.ir.strides import nbytes, rows_are_lines
 
 __all__ = [
-    "Access", "AllReduce", "Alloc", "Barrier", "Block", "Buffer", "GPU_AXES", "Guard", "Intrinsic", "Iter",
+    "Access", "AllReduce", "Alloc", "Atomic", "Barrier", "Block", "Buffer", "GPU_AXES", "Guard", "Intrinsic",
+    "Iter",
     "LOOP_KINDS", "Loop", "LoweredFunc", "Nest", "Operand", "Prefetch", "SCOPES", "Seq", "Stmt", "Store",
     "allocated", "allocations", "blocks", "bound_to", "const", "in_order", "kids",
     "loop_nest", "loops_around", "multiply_add", "nbytes", "path_to", "rows_are_lines", "seq", "size_hole",

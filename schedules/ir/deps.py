@@ -9,16 +9,19 @@ from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Var
 from schedules.ir import Block, Loop, Nest, blocks, const, walk
-from schedules.ir.nest import accesses, bound, vars_bound
+from schedules.ir.nest import accesses, bound, is_scatter, vars_bound
 from schedules.ir.regions import span
 
 
-def check_races(nest: Nest, loop: Loop, what: str) -> None:
+def check_races(nest: Nest, loop: Loop, what: str, *, atomic: bool = False) -> None:
     """Raise unless no two iterations of ``loop`` touch the same element of a buffer that outlives
-    the iteration, one of them writing."""
+    the iteration, one of them writing. ``atomic``: whether terms that go to places of their own are joined in
+    one step each."""
     inside = blocks(loop.body)
     names = {b.name for b in inside}
     for b in inside:
+        if atomic and is_scatter(b):
+            continue
         for w in b.writes:
             private = w.buffer not in nest.params and all(
                 x.name in names for x in blocks(nest.body) if any(True for _ in accesses(x, w.buffer))
@@ -30,14 +33,14 @@ def check_races(nest: Nest, loop: Loop, what: str) -> None:
                     f"{what} {loop.var}: block {b.name} reduces over it, so iterations would race on "
                     f"{w.buffer}; rfactor the loop first and {what} the spatial axis it makes"
                 )
-            if not _disjoint(b, w.indices, loop):
+            if not disjoint(b, w.indices, loop):
                 raise ScheduleError(
                     f"{what} {loop.var}: its iterations write overlapping parts of {w.buffer} (block "
                     f"{b.name}); choose a loop that each element of the output depends on"
                 )
 
 
-def _disjoint(b: Block, indices: tuple[Expr, ...], loop: Loop) -> bool:
+def disjoint(b: Block, indices: tuple[Expr, ...], loop: Loop) -> bool:
     """Whether different iterations of ``loop`` write different elements, all loops around it
     standing still. Some dimension must move by at least what the loops inside sweep."""
     inner = {i.var: i.extent for i in _loops_inside(loop)}

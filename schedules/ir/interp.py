@@ -24,6 +24,7 @@ from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Fma, Hole, 
 from schedules.functions import FUNCTIONS
 from schedules.ir import (
     Alloc,
+    Atomic,
     Block,
     Buffer,
     Guard,
@@ -301,6 +302,8 @@ class Compiler:
                 return self.store(name, ix, self.expr(v))
             case Prefetch():
                 return lambda env: None
+            case Atomic():
+                return self.atomic(s)
             case Intrinsic():
                 return self.intrinsic(s)
             case Block():
@@ -384,6 +387,11 @@ class Compiler:
     def store(self, name: str, ix: tuple[Expr, ...], value: Thunk) -> Action:
         put = self.place(name, ix)
         return lambda env: put(env)(value(env))
+
+    def atomic(self, s: Atomic) -> Action:
+        d = E.dtype_of(s.value)
+        joined = self.expr(E.binary(s.op, Load(s.buffer, s.indices, d), s.value))
+        return self.store(s.buffer, s.indices, joined)
 
     def place(self, name: str, ix: tuple[Expr, ...]) -> Callable[[Env], Callable[[Any], None]]:
         at = [self.expr(i) for i in ix]

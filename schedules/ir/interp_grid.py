@@ -19,6 +19,7 @@ from schedules import expr as E
 from schedules.ir import (
     Alloc,
     AllReduce,
+    Atomic,
     Barrier,
     Buffer,
     Guard,
@@ -31,7 +32,7 @@ from schedules.ir import (
     walk,
 )
 from schedules.ir.grid import GridKernel, GridProgram
-from schedules.ir.interp import Compiler, Env, InterpError, as_merged, new_array, rounding
+from schedules.ir.interp import Action, Compiler, Env, InterpError, as_merged, new_array, rounding
 
 AFTER = Seq(())  # where the values of a reduction may be overwritten
 Place = tuple[str, tuple[int, ...]]
@@ -45,6 +46,7 @@ class _Use:
     writer: Who | None = None
     written: int = -1
     readers: dict[Who, int] = field(default_factory=dict)
+    joiners: dict[Who, int] = field(default_factory=dict)  # by atomic updates, which may meet
 
 
 class GridMemory:
@@ -94,6 +96,20 @@ class CheckedCompiler(Compiler):
         self.at: tuple[int, ...] = ()
         self.phase = 0
         self.uses: dict[Place, _Use] = {}
+        self.joins = False  # whether what is done now is an atomic update
+
+    def atomic(self, s: Atomic) -> Action:
+        value = self.expr(s.value)
+        here = E.Load(s.buffer, s.indices, E.dtype_of(s.value))
+        seen, put, keep = self.expr(here), self.place(s.buffer, s.indices), rounding(here.dtype)
+
+        def update(env: Env) -> None:
+            v = value(env)
+            self.joins = True
+            put(env)(keep(E.NUMERIC[s.op](seen(env), v)))
+            self.joins = False
+
+        return update
 
     def bounds(self, buffer: str, p: tuple[int, ...], what: str) -> None:
         super().bounds(buffer, p, what)
@@ -104,11 +120,19 @@ class CheckedCompiler(Compiler):
         writes = what == "writes"
         if use.writer is not None and self._meets(me, use.writer, use.written):
             raise InterpError(self._race(buffer, p, me, use.writer, "written"))
+        if self.joins:
+            writes = True  # reading is a part of it
+        for other, phase in () if self.joins else use.joiners.items():
+            if self._meets(me, other, phase):
+                raise InterpError(self._race(buffer, p, me, other, "updated"))
         if writes:
             for other, phase in use.readers.items():
                 if self._meets(me, other, phase):
                     raise InterpError(self._race(buffer, p, me, other, "read"))
-            use.writer, use.written = me, self.phase
+            if self.joins:
+                use.joiners[me] = self.phase
+            else:
+                use.writer, use.written = me, self.phase
         else:
             use.readers[me] = self.phase
 
@@ -234,7 +258,8 @@ class GridRun:
                 if self.code.expr(c)(env):
                     yield from self._steps(body, env, number, at, axes)
             case _:
-                own = all(x.buffer in self.mem.own[number] for x in walk(s) if isinstance(x, Store))
+                stored = (x.buffer for x in walk(s) if isinstance(x, (Store, Atomic)))
+                own = all(n in self.mem.own[number] for n in stored)
                 if own or all(at[a] == 0 for a in at if a not in axes):
                     self._action(s)(env)
 

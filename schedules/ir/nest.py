@@ -20,34 +20,61 @@ from schedules.ir import (
     Stmt,
     blocks,
     in_order,
-    loops_around,
-    path_to,
     seq,
     walk,
     with_body,
 )
+from schedules.ir.nest_index import index_of
 from schedules.loads import Indices, relocated
 from schedules.te.compute_dag import ComputeDAG, Stage, Tensor
 from schedules.te.open_sizes import extents_of, open_strides
 from schedules.te.scans import groups, scan_positions
+from schedules.te.scattered import guarded_terms, term_axes
 
 
 def initial(dag: ComputeDAG) -> Nest:
     """The unscheduled program: a serial nest for each stage, in order. The loop of axis ``i`` of
     stage ``C`` is ``C_i``, numbered where an earlier stage has a loop of that name. Stages of a scan are in
-    common loops over its points, those of the first of them; backwards, they count from the end."""
+    common loops over its points, those of the first of them; backwards, they count from the end. A stage
+    whose terms go to places of their own begins with a block ``C_init`` over its output, in loops
+    ``C_i_init``. Its terms have no loop of a scattered dimension, and those of reduction axes are around the
+    others."""
     shapes, extents = open_extents(dag)
     made = [stage_block(s, own) for s, own in zip(dag.stages, extents, strict=True)]
-    names = initial_loops([(b.name, [i.var for i in b.iters]) for b in made])
+    axes = [[a.var for a in (*s.axes, *s.reduce_axes)] for s in dag.stages]
+    names = initial_loops([(s.name, own) for s, own in zip(dag.stages, axes, strict=True)])
     together = {n: range(a, b + 1) for a, b in groups(dag) for n in range(a, b + 1)}
     stmts = [
-        _steps(dag, own, made, names) if n in together else wrap_loops(made[n], names[n])
+        _steps(dag, together[n], made, names)
+        if n in together
+        else _alone(dag.stages[n], made[n], extents[n], names[n])
         for n in range(len(made))
-        if n == (own := together.get(n, (n,)))[0]
+        if n == together.get(n, (n,))[0]
     ]
     buffers = tuple(_open_buffer(dag, t, shapes[t.name]) for t in dag.tensors.values())
     sizes = dag.open.sizes if dag.open is not None else ()
     return Nest(tuple(t.name for t in dag.params), dag.outputs, buffers, seq(*stmts), sizes)
+
+
+def _alone(s: Stage, b: Block, extents: Sequence[Expr], loops: Sequence[str]) -> Stmt:
+    """A stage in loops of its own."""
+    if not s.places:
+        return wrap_loops(b, list(loops))
+    named = dict(zip((a.var for a in (*s.axes, *s.reduce_axes)), loops, strict=True))
+    at = tuple(Var(a.var) for a in s.axes)
+    whole = tuple(Iter(a.var, n, "spatial") for a, n in zip(s.axes, extents, strict=False))
+    outputs = tuple(Access(o.name, at) for o in s.outputs)
+    assert s.reducer is not None
+    start = Block(init_name(s.name), whole, at, outputs, s.reducer.identity)
+    return seq(
+        wrap_loops(start, [f"{named[a.var]}_init" for a in s.axes]),
+        wrap_loops(b, [named[i.var] for i in b.iters]),
+    )
+
+
+def init_name(block: str) -> str:
+    """The name of the block that sets the output of another to what it starts from."""
+    return f"{block}_init"
 
 
 def _steps(dag: ComputeDAG, group: Sequence[int], made: Sequence[Block], names: Sequence[list[str]]) -> Stmt:
@@ -121,21 +148,26 @@ DOMAIN = "domain"  # the hint of blocks that `has_domain` is about
 
 def stage_block(s: Stage, extents: Sequence[Expr] | None = None) -> Block:
     """The block of a stage, whose axes, with the reduction axes after them, have these extents; those of the
-    largest sizes unless given."""
+    largest sizes unless given. Where terms go to places of their own, the block has the axes of the terms,
+    those of the reduction first, and another sets its output to what it starts from."""
     kinds = ["spatial"] * len(s.axes) + ["reduce"] * len(s.reduce_axes)
     axes = (*s.axes, *s.reduce_axes)
     extents = [Const(a.extent) for a in axes] if extents is None else extents
     iters = tuple(Iter(a.var, n, kind) for a, n, kind in zip(axes, extents, kinds, strict=True))
-    at = s.places or tuple(Var(a.var) for a in s.axes)
+    values, where, at = s.values, s.where, tuple[Expr, ...](Var(a.var) for a in s.axes)
+    if s.places:
+        values, where, at = guarded_terms(s)
+        kept = {a.var for a in term_axes(s)}
+        iters = tuple(sorted((i for i in iters if i.var in kept), key=lambda i: i.kind != "reduce"))
     return Block(
         name=s.name,
         iters=iters,
         binds=tuple(Var(f"{s.name}_{i.var}") for i in iters),
         writes=tuple(Access(o.name, at) for o in s.outputs),
-        values=s.values,
+        values=values,
         reducer=s.reducer,
-        init=s.reducer is not None,
-        where=s.where,
+        init=s.reducer is not None and not s.places,
+        where=where,
         annotations=((DOMAIN, 1),) if s.where else (),
     )
 
@@ -157,13 +189,13 @@ def wrap_loops(body: Block, names: list[str]) -> Stmt:
 
 
 def block_names(nest: Nest) -> list[str]:
-    return [b.name for b in blocks(nest.body)]
+    return [b.name for b in index_of(nest.body).blocks]
 
 
 def find_block(nest: Nest, name: str) -> Block:
-    for b in blocks(nest.body):
-        if b.name == name:
-            return b
+    found = index_of(nest.body).named.get((Block, name))
+    if isinstance(found, Block):
+        return found
     raise ScheduleError(f"there is no block {name!r}; the blocks are {', '.join(block_names(nest))}")
 
 
@@ -174,30 +206,25 @@ def of_kind(b: Block, kind: str) -> list[tuple[Iter, Expr]]:
 
 def block_path(nest: Nest, name: str) -> tuple[Stmt, ...]:
     """Statements from the root down to the block."""
-    b = find_block(nest, name)
-    path = path_to(nest.body, lambda s: s is b)
-    assert path is not None
-    return path
+    return index_of(nest.body).path(find_block(nest, name))
 
 
 def loops_of(nest: Nest, block: str) -> list[Loop]:
     """Loops around a block, outermost first."""
-    return loops_around(find_block(nest, block), nest.body)
+    return [x for x in block_path(nest, block) if isinstance(x, Loop)]
 
 
 def loop_path(nest: Nest, name: str) -> tuple[Stmt, ...]:
     """Statements from the root down to the loop."""
-    path = path_to(nest.body, lambda s: isinstance(s, Loop) and s.var == name)
-    if path is None:
-        have = ", ".join(s.var for s in walk(nest.body) if isinstance(s, Loop))
-        raise ScheduleError(f"there is no loop {name!r}; the loops are {have or 'none'}")
-    return path
+    return index_of(nest.body).path(find_loop(nest, name))
 
 
 def find_loop(nest: Nest, name: str) -> Loop:
-    s = loop_path(nest, name)[-1]
-    assert isinstance(s, Loop)
-    return s
+    found = index_of(nest.body).named.get((Loop, name))
+    if isinstance(found, Loop):
+        return found
+    have = ", ".join(s.var for s in walk(nest.body) if isinstance(s, Loop))
+    raise ScheduleError(f"there is no loop {name!r}; the loops are {have or 'none'}")
 
 
 def loop_vars(path: Iterable[Stmt]) -> list[str]:
@@ -205,15 +232,28 @@ def loop_vars(path: Iterable[Stmt]) -> list[str]:
 
 
 def writers(nest: Nest, buffer: str) -> list[Block]:
-    return [b for b in blocks(nest.body) if any(w.buffer == buffer for w in b.writes)]
+    return index_of(nest.body).writers(buffer)
 
 
 def readers(nest: Nest, buffer: str) -> list[Block]:
-    return [b for b in blocks(nest.body) if any(x.buffer == buffer for x in reads(b))]
+    return index_of(nest.body).readers(buffer)
 
 
 def reads(b: Block) -> tuple[Load, ...]:
-    return tuple(x for v in (*b.values, *b.where) for x in E.loads(v))
+    """All loads of a block: of its values, its conditions, and the places that it writes."""
+    return tuple(x for v in (*b.values, *b.where, *places_of(b)) for x in E.loads(v))
+
+
+def places_of(b: Block) -> tuple[Expr, ...]:
+    """The indices of what a block writes."""
+    return tuple(i for w in b.writes for i in w.indices)
+
+
+def is_scatter(b: Block) -> bool:
+    """Whether the terms of a reduction go to places of their own: an index is neither an axis of its points
+    nor stands still, so that several terms may meet in an element that no loop tells."""
+    spatial = {i.var for i in b.iters if i.kind == "spatial"}
+    return b.reducer is not None and any(E.loads(i) or E.variables(i) - spatial for i in places_of(b))
 
 
 def bound(b: Block, e: Expr) -> Expr:
@@ -287,6 +327,13 @@ def numbered_each(names: Iterable[str], taken: Iterable[str]) -> list[str]:
 
 def replace_stmt(nest: Nest, old: Stmt, new: Stmt | None) -> Nest:
     """Put ``new`` where ``old`` stands (by identity); None removes it and what it leaves empty."""
+    index = index_of(nest.body)
+    if index.once(old):  # what does not stand around it stays as it is
+        made, child = new if new is not None else Seq(()), old
+        for around in reversed(index.path(old)[:-1]):
+            made = _prune(with_body(around, lambda k: made if k is child else k))  # noqa: B023 - called here
+            child = around
+        return replace(nest, body=_prune(made))
 
     def go(s: Stmt) -> Stmt:
         if s is old:
@@ -353,13 +400,14 @@ def with_values(b: Block, f: Callable[[Expr], Expr]) -> Block:
 
 def redirect(b: Block, old: str, new: str, at: Callable[[Indices], Indices] = tuple) -> Block:
     """The block with every access ``old[i]`` as ``new[at(i)]``."""
+    b = redirect_reads(b, old, new, at)
     writes = tuple(Access(new, at(w.indices)) if w.buffer == old else w for w in b.writes)
-    return replace(redirect_reads(b, old, new, at), writes=writes)
+    return replace(b, writes=writes)
 
 
 def redirect_reads(b: Block, old: str, new: str, at: Callable[[Indices], Indices] = tuple) -> Block:
     """The block with every read ``old[i]`` as ``new[at(i)]``."""
-    return with_values(b, lambda e: relocated(e, old, new, at))
+    return over_axes(b, lambda e: relocated(e, old, new, at))
 
 
 def copy_block(

@@ -171,6 +171,17 @@ class AllReduce:
 
 
 @dataclass(frozen=True, slots=True)
+class Atomic:
+    """Lowered, GPU: ``buffer[indices] = op(buffer[indices], value)`` as one step, between whose reading and
+    writing no other thread writes."""
+
+    buffer: str
+    indices: tuple[Expr, ...]
+    op: str
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
 class Operand:
     """Where an operand of an instruction lies: the element that it begins with, and how many elements lie
     between neighbours along each of its own dimensions."""
@@ -191,7 +202,7 @@ class Intrinsic:
     body: Stmt
 
 
-Stmt = Union[Loop, Seq, Block, Store, Guard, Alloc, Prefetch, Barrier, AllReduce, Intrinsic]
+Stmt = Union[Loop, Seq, Block, Store, Guard, Alloc, Prefetch, Barrier, AllReduce, Atomic, Intrinsic]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from schedules.expr import Const, Expr
 from schedules.ir import (
     Alloc,
     AllReduce,
+    Atomic,
     Block,
     Buffer,
     Loop,
@@ -61,9 +62,7 @@ def _flaw(b: Buffer, written: set[str]) -> str:
     return flaw([n or 0 for n in shape], [s or 0 for s in strides], written=b.name in written)
 
 
-def verify(
-    s: Stmt, params: tuple[Buffer, ...], after: str, sizes: tuple[OpenSize, ...] = ()
-) -> None:
+def verify(s: Stmt, params: tuple[Buffer, ...], after: str, sizes: tuple[OpenSize, ...] = ()) -> None:
     """Raise VerifyError unless every variable and buffer is defined where it is used, ranks fit, strides keep
     written elements apart, no block or hole is left, and lanes hold no loops."""
 
@@ -97,7 +96,7 @@ def _flaws_of_strides(s: Stmt, params: tuple[Buffer, ...]) -> Iterator[str]:
     every = walk(s)
     buffers = (*params, *(x.buffer for x in every if isinstance(x, Alloc)))
     if strided := [b for b in buffers if b.strides is not None]:
-        written = {x.buffer for x in every if isinstance(x, (Store, AllReduce))}
+        written = {x.buffer for x in every if isinstance(x, (Store, AllReduce, Atomic))}
         for b in strided:
             if wrong := _flaw(b, written):
                 yield f"buffer {b.name}: {wrong}"

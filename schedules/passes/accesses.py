@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from schedules.expr import Expr
-from schedules.ir import Alloc, AllReduce, Guard, Stmt, Store, walk, with_body
+from schedules.ir import Alloc, AllReduce, Atomic, Guard, Stmt, Store, walk, with_body
 from schedules.ir.exprs import accesses, loads
 from schedules.loads import Indices, relocated
 
@@ -31,16 +31,25 @@ def buffers(s: Stmt) -> set[str]:
     return out
 
 
-def moved(s: Stmt, old: str, new: str, at: Callable[[Indices], Indices]) -> Stmt:
-    """``s`` with every access ``old[i]`` replaced by ``new[at(i)]``."""
+def moved(
+    s: Stmt,
+    old: str,
+    new: str,
+    at: Callable[[Indices], Indices],
+    holds: Callable[[Stmt], bool] = lambda _: True,
+) -> Stmt:
+    """``s`` with every access ``old[i]`` replaced by ``new[at(i)]``. ``holds``: whether a statement may hold
+    one."""
 
     def f(e: Expr) -> Expr:
         return relocated(e, old, new, at)
 
     def go(x: Stmt) -> Stmt:
+        if not holds(x):
+            return x
         if isinstance(x, Guard):
             return Guard(f(x.cond), go(x.body), x.speculative)
-        if not isinstance(x, (Store, AllReduce)):
+        if not isinstance(x, (Store, AllReduce, Atomic)):
             return with_body(x, go)
         indices = tuple(map(f, x.indices))
         x = replace(x, indices=indices, value=f(x.value))

@@ -14,6 +14,7 @@ from schedules.errors import ScheduleError
 from schedules.ir import (
     Alloc,
     AllReduce,
+    Atomic,
     Barrier,
     Guard,
     Loop,
@@ -81,6 +82,6 @@ def _go(s: Stmt, before: _Pending, shared: Names) -> tuple[Stmt, _Pending]:
 
 def _uses(s: Stmt, shared: Names) -> _Pending:
     every = walk(s)
-    written = frozenset(x.buffer for x in every if isinstance(x, (Store, AllReduce)))
+    written = frozenset(x.buffer for x in every if isinstance(x, (Store, AllReduce, Atomic)))
     read = frozenset(x.buffer for y in every for x in loads(y))
     return _Pending(written & shared, read & shared)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from schedules import expr as E
 from schedules.expr import Expr, Load, Var
 from schedules.ir import (
     Access,
+    Atomic,
     Block,
     Buffer,
     Guard,
@@ -21,7 +22,7 @@ from schedules.ir import (
     with_body,
 )
 from schedules.ir.carried import carried_buffers
-from schedules.ir.nest import apart, bound, domain, loops_of, numbered_each
+from schedules.ir.nest import apart, bound, domain, is_scatter, loops_of, numbered_each
 
 
 @dataclass(frozen=True)
@@ -32,16 +33,22 @@ class _Lanes:
     temps: list[Buffer] = field(default_factory=list)
 
 
-def expand_blocks(nest: Nest) -> Stmt:
+def expand_blocks(nest: Nest, atomic: bool = False) -> Stmt:
     """The body with every block written out: its domain as guards, its initialisation as a store in the
     first iteration of the reduction. Guards of a spatial axis are speculative if outside of it the block
-    writes nothing that another instance writes, and no later iteration reads what is made in its loops."""
+    writes nothing that another instance writes, and no later iteration reads what is made in its loops.
+    ``atomic``: terms that go to places of their own are joined in one step each, as threads of a grid
+    need."""
     dtypes = {b.name: b.dtype for b in nest.buffers}
     exact = _among_carried(nest)
 
     def go(s: Stmt, lanes: _Lanes | None = None) -> Stmt:
         if isinstance(s, Block):
-            return _expand(s, dtypes, lanes, s.name in exact)
+            if atomic and is_scatter(s):
+                return _expand(s, _joined(s))
+            if is_scatter(s) and dict(s.annotations).get("masked") == 1:
+                s = _masked(s)
+            return _expand(s, _stores(s, dtypes, lanes), s.name in exact)
         if isinstance(s, Loop) and s.kind == "vectorize":
             own = _Lanes(s)
             body = with_body(s, lambda x: go(x, own))
@@ -61,7 +68,29 @@ def _among_carried(nest: Nest) -> frozenset[str]:
     return frozenset(n for n, own in around.items() if own & loops)
 
 
-def _expand(b: Block, dtypes: dict[str, str], lanes: _Lanes | None, exact: bool = False) -> Stmt:
+def _masked(b: Block) -> Block:
+    """The block without its conditions on data: where one fails, what changes nothing goes to place 0."""
+    assert b.reducer is not None
+    conds = [c for c in b.where if E.loads(c)]
+    cond = E.all_of(*conds)
+    values = tuple(E.select(cond, v, c) for v, c in zip(b.values, b.reducer.identity, strict=True))
+    writes = tuple(
+        Access(w.buffer, tuple(E.select(cond, i, 0) if E.loads(i) else i for i in w.indices))
+        for w in b.writes
+    )
+    where = tuple(c for c in b.where if c not in conds)
+    return replace(b, values=values, writes=writes, where=where)
+
+
+def _joined(b: Block) -> Stmt:
+    """Atomic updates of one instance."""
+    assert b.reducer is not None
+    ops = [b.reducer.operation(n) for n in range(len(b.writes))]
+    places, values = _places(b), (bound(b, v) for v in b.values)
+    return seq(*(Atomic(p.buffer, p.indices, op, v) for p, op, v in zip(places, ops, values, strict=True)))
+
+
+def _expand(b: Block, stores: Stmt, exact: bool = False) -> Stmt:
     spatial: list[Expr] = []
     shared: list[Expr] = []
     reduce: list[Expr] = []
@@ -77,14 +106,16 @@ def _expand(b: Block, dtypes: dict[str, str], lanes: _Lanes | None, exact: bool 
     if b.reducer is not None and b.init:
         zero = [Store(p.buffer, p.indices, c) for p, c in zip(_places(b), b.reducer.identity, strict=True)]
         parts.append(_guard(E.all_of(*start), seq(*zero)))
-    parts.append(_guard(E.all_of(*reduce), _stores(b, dtypes, lanes)))
+    parts.append(_guard(E.all_of(*reduce), stores))
     return _guard(E.all_of(*shared), _guard(E.all_of(*spatial), seq(*parts), speculative=True))
 
 
 def _apart(b: Block, axis: str) -> bool:
     """Whether an axis has indices of its own in all that a block writes. Where it shares one, as i and j in
-    ``C[4 * i + j]``, j = 4 is where another i writes."""
+    ``C[4 * i + j]``, j = 4 is where another i writes. Where terms go to places of their own, none has."""
     axes = {i.var for i in b.iters}
+    if is_scatter(b):
+        return False
     for w in b.writes:
         uses = [E.variables(i) & axes for i in w.indices]
         if {axis} not in uses or any(axis in u and len(u) > 1 for u in uses):

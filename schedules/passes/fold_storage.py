@@ -114,11 +114,12 @@ def _rows(s: Alloc, d: int) -> int | None:
             inside.append((x, gap * sign))
     if any(lag for x, lag in inside if x.stores) or any(lag < 0 for _, lag in inside):
         return None
-    if any(lag < 0 for lag in behind) or any(
-        y.var in E.variables(i) for x, _ in inside for y in loops for k, i in enumerate(x.indices) if k != d
-    ):
+    if any(lag < 0 for lag in behind):
         return None
-    alike = len({_others(x.indices, d) for x, _ in inside}) == 1
+    moving = any(
+        y.var in E.variables(i) for x, _ in inside for y in loops for k, i in enumerate(x.indices) if k != d
+    )
+    alike = not moving and len({_others(x.indices, d) for x, _ in inside}) == 1
     if not alike and not _together(inside, loops):
         return None
     back = max([lag for _, lag in inside] + behind)

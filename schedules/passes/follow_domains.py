@@ -35,13 +35,41 @@ def has_domains(nest: Nest) -> bool:
 
 
 def mark_domains(s: Stmt) -> Stmt:
-    """``s`` with the serial loops marked for `partition` that conditions around everything in them bound."""
+    """``s`` with the serial loops marked for `partition` that conditions around everything in them bound.
+    What only the first iteration of a loop does, as the start of a sum is, comes before the loop."""
     s = with_body(s, mark_domains)
-    if isinstance(s, Loop) and s.kind == "serial" and const(s.extent) is not None:
+    if isinstance(s, Loop) and s.kind == "serial" and (const(s.extent) or 0) > 0:
+        first, s = _first_apart(s)
+        if first is not None:
+            return seq(first, mark_domains(s))
         bounded = any(s.var in E.variables(g) for g in needed(s.body))
         if bounded and ("partition", 1) not in s.annotations:
             return replace(s, annotations=(*s.annotations, ("partition", 1)))
     return s
+
+
+def _first_apart(loop: Loop) -> tuple[Stmt | None, Loop]:
+    """(What the first iteration of a loop does before all else, and others do not; the loop without it)."""
+    match loop.body:
+        case Seq(stmts=(Guard(cond=c, body=b), *rest)):
+            mine = [x for x in E.conjuncts(c) if loop.var in E.variables(x)]
+            if len(mine) != 1 or not _is_first(mine[0]):
+                return None, loop
+            others = [x for x in E.conjuncts(c) if x is not mine[0]]
+            left = affine.simplify(E.substitute(mine[0], {loop.var: Const(0)}), {})
+            conds = [x for x in (left, *others) if x != E.TRUE]
+            start = substitute(b, {loop.var: Const(0)})
+            return _if(E.all_of(*conds), start), replace(loop, body=seq(*rest))
+    return None, loop
+
+
+def _is_first(c: Expr) -> bool:
+    """Whether a condition says that variables of loops, which begin at 0, are all 0."""
+    if not isinstance(c, Compare) or c.op != "==" or E.dtype_of(c.a) != E.INDEX:
+        return False
+    terms, rest = affine.linear(c.a - c.b)
+    steps = [(isinstance(x, Var), k) for x, k in terms.items()]
+    return rest == Const(0) and all(v and isinstance(k, Const) and k.value > 0 for v, k in steps)
 
 
 def follow_domains(s: Stmt, ranges: Ranges | None = None) -> Stmt:

@@ -47,6 +47,7 @@ from schedules.ir.nest import (
     fresh,
     fresh_each,
     in_loops_like,
+    is_scatter,
     loops_of,
     numbered,
     replace_stmt,
@@ -65,7 +66,9 @@ def partial_sums(nest: Nest, limit: int = CHAIN) -> Nest:
     limit and other reductions stay. So does a loop of a sum into which spatial axes were fused, or which
     holds other uses of the result, such as its rescaling."""
     for b in blocks(nest.body):
-        if b.reducer is not None and adds(b.reducer) and _terms(nest, _chain(nest, b)) > limit:
+        if b.reducer is None or is_scatter(b):  # how many terms an element has is in the data
+            continue
+        if adds(b.reducer) and _terms(nest, _chain(nest, b)) > limit:
             nest = _in_runs(nest, b, max(2, limit // RUNS))
     return nest
 

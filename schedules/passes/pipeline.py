@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from schedules.expr import loads
 from schedules.ir import Block, Nest, Stmt, blocks, size_ranges
 from schedules.ir.carried import carried_buffers
+from schedules.ir.nest import reads
 from schedules.passes.align_streamed_tiles import align_streamed_tiles
 from schedules.passes.by_sizes import by_sizes
 from schedules.passes.compact import compact
@@ -113,7 +113,7 @@ def for_grids(nest: Nest) -> Passes:
 def streamed(nest: Nest, hints: tuple[int, ...] = (1, 2)) -> tuple[str, ...]:
     """Outputs that are never read and are written only by blocks with one of these values of the hint."""
     every = blocks(nest.body)
-    read = {x.buffer for b in every for v in (*b.values, *b.where) for x in loads(v)}
+    read = {x.buffer for b in every for x in reads(b)}
 
     def hinted(b: Block) -> bool:
         return b.reducer is None and dict(b.annotations).get("nontemporal") in hints

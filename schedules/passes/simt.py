@@ -15,6 +15,7 @@ from schedules.errors import ScheduleError
 from schedules.ir import (
     Alloc,
     AllReduce,
+    Atomic,
     Block,
     Buffer,
     Loop,
@@ -50,7 +51,7 @@ def lower_simt(nest: Nest) -> GridProgram:
     verify_names(nest)
     params = tuple(nest.buffer(n) for n in nest.params)
     nest = partial_sums(nest)
-    s = expand_blocks(nest)
+    s = expand_blocks(nest, atomic=True)
     for _, run in for_grids(nest):
         s = run(s)
     verify(s, params, "lowering")
@@ -105,7 +106,7 @@ def _kernel(name: str, s: Stmt, held: tuple[Buffer, ...]) -> GridKernel:
         elif bound_to(x, "threadIdx"):
             block[x.kind[-1]] = max(block[x.kind[-1]], _extent(x))
     used = {x.buffer for y in walk(s) for x in loads(y)}
-    written = frozenset(x.buffer for x in walk(s) if isinstance(x, (Store, AllReduce)))
+    written = frozenset(x.buffer for x in walk(s) if isinstance(x, (Store, AllReduce, Atomic)))
     params = tuple(b for b in held if b.name in used | written)
     names = frozenset(b.name for b in params)
     shape = (block["x"], block["y"], block["z"])

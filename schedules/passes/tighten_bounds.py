@@ -7,7 +7,7 @@ from dataclasses import replace
 from schedules import affine
 from schedules import expr as E
 from schedules.expr import Compare, Const, Expr
-from schedules.ir import Guard, Loop, Seq, Stmt, Store, const, seq, walk, with_body
+from schedules.ir import Guard, Loop, Seq, Stmt, Store, bound_to, const, seq, walk, with_body
 
 
 def tighten_bounds(s: Stmt) -> Stmt:
@@ -40,6 +40,8 @@ def _trim_loop(loop: Loop, g: Guard) -> Stmt:
     stored = {x.buffer for x in walk(loop.body) if isinstance(x, Store)}
     for c in E.conjuncts(g.cond):
         if any(x.buffer in stored for x in E.loads(c)):
+            keep.append(c)
+        elif E.loads(c) and bound_to(loop, "blockIdx"):  # a kernel begins with its blocks
             keep.append(c)
         elif loop.var not in E.variables(c):
             out.append(c)

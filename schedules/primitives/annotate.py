@@ -21,6 +21,8 @@ HINTS = {  # {hint: "what it is of: what it says"}
     "min_blocks": "loop over blockIdx: for NVIDIA GPUs, registers are kept few enough that so many blocks "
     "share a processor",
     "pad": "block: elements added to the rows of the shared buffer that it writes, against bank conflicts",
+    "masked": "block whose terms go to places of their own: on a CPU, 1 computes a term that a condition "
+    "leaves out as one that changes nothing, at place 0, in place of a branch that is hard to foretell",
     "nontemporal": "block: 1 writes its outputs around the caches, where nothing reads them; 2 also moves "
     "tiles to where the lines of memory begin",
 }
@@ -33,6 +35,7 @@ VALUES = {
     "software_pipeline": range(2),
     "min_blocks": range(1, 33),
     "pad": range(1 << 10),
+    "masked": range(2),
     "nontemporal": range(3),
 }
 

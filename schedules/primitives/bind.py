@@ -19,7 +19,8 @@ class Bind(Primitive[None]):
 
     Legal if iterations are independent, as for `Parallel`. From the root to a block an axis is bound at most
     once, and no thread axis stands around a block axis. Threads of ``threadIdx.x`` may also reduce into one
-    local element by sum, product, min or max; then all of them get the result.
+    local element by sum, product, min or max; then all of them get the result. Terms that go to places of
+    their own may meet there, as such updates are atomic on GPUs.
 
     >>> s.bind("z_i", "blockIdx.x")
     >>> s.bind("z_j", "threadIdx.x")
@@ -50,7 +51,7 @@ class Bind(Primitive[None]):
             if isinstance(s, Loop) and s.kind.startswith("thread") and self.axis.startswith("block"):
                 raise self.refused(f"{s.var} around it is {s.kind}; bind blocks outside threads")
         if self.axis != "threadIdx.x" or not _reduces_across(nest, loop):
-            check_races(nest, loop, "bind")
+            check_races(nest, loop, "bind", atomic=True)
 
     def apply(self, nest: Nest) -> Nest:
         return set_kind(nest, self.loop, self.axis)

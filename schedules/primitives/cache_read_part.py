@@ -10,7 +10,7 @@ from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load
 from schedules.ir import Block, Buffer, Nest
-from schedules.ir.nest import axis_ranges, find_block, reads, with_values
+from schedules.ir.nest import axis_ranges, find_block, over_axes, reads
 from schedules.loads import Indices
 from schedules.model import Target
 from schedules.primitives.base import Primitive, scope_in_words
@@ -47,7 +47,7 @@ class CopyOfRead(Primitive[str]):
         """The nest in which the read takes ``copy[at]``, where the copy is ``copy[i] = buffer[of(i)]``."""
         read, new = self.read(nest), self.result()
         taken = Load(new, at, read.dtype)
-        b = with_values(
+        b = over_axes(
             find_block(nest, self.block), lambda v: E.rewrite(v, lambda e: taken if e == read else None)
         )
         copy = Buffer(new, shape, read.dtype, self.scope)

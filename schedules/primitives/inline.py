@@ -15,11 +15,12 @@ from schedules.ir.nest import (
     find_loop,
     loops_of,
     map_blocks,
+    over_axes,
+    places_of,
     readers,
     reads,
     replace_stmt,
     subtree_of,
-    with_values,
     writers,
 )
 from schedules.loads import with_loads
@@ -33,7 +34,7 @@ def outgrown(nest: Nest, b: Block, nodes: int, depth: int) -> Block | None:
     name = b.writes[0].buffer
     own, levels = E.size(b.values[0])
     for u in readers(nest, name):
-        for v in (*u.values, *u.where):
+        for v in (*u.values, *u.where, *places_of(u)):
             n, d = E.size(v)
             if n + own * sum(x.buffer == name for x in E.loads(v)) > nodes or d + levels > depth:
                 return u
@@ -108,5 +109,8 @@ class Inline(Primitive[None]):
                 return None
             return E.substitute(value, dict(zip((i.var for i in b.iters), x.indices, strict=True)))
 
-        nest = map_blocks(nest, lambda x: x if x is b else with_values(x, lambda v: with_loads(v, computed)))
+        users = {x.name for x in readers(nest, name)}
+        nest = map_blocks(
+            nest, lambda x: over_axes(x, lambda v: with_loads(v, computed)) if x.name in users else x
+        )
         return drop_unused_buffers(replace_stmt(nest, subtree_of(nest, self.block), None))

@@ -15,6 +15,7 @@ from schedules.ir.nest import (
     find_loop,
     fresh,
     fresh_each,
+    is_scatter,
     loops_of,
     numbered,
     numbered_each,
@@ -26,6 +27,7 @@ from schedules.ir.nest import (
 )
 from schedules.model import Target
 from schedules.primitives.base import Primitive
+from schedules.primitives.copies_of_output import check_start, of_copies
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,13 @@ class Rfactor(Primitive[str]):
     associative, in a block whose loops hold nothing else. ``C_rf`` has the new axis last. The new block is
     ``<block>_rf`` and keeps the loops; the final one gets loops ``<block>_ax0, ..., <block>_rf_k``. Cost:
     memory for the partial results.
+
+    Terms that go to places of their own get copies of the whole output, one after another, in a buffer with
+    the new axis first. Each is set to the identity by block ``<block>_rf_init``, in its own iteration of the
+    loop where that is the outermost one. Then each thread adds to a copy of its own::
+
+        for k_1: (for i: C_rf[k_1, i] = 0); for k_0: C_rf[k_1, at[k_0 * 8 + k_1]] += A[k_0 * 8 + k_1]
+        for i: for rf in range(8): C[i] += C_rf[rf, i]
 
     >>> s.rfactor("y", s.split("y_k", 8)[1])
     'y_rf'
@@ -64,7 +73,9 @@ class Rfactor(Primitive[str]):
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
         b = find_block(nest, self.block)
-        if b.reducer is None or not b.init:
+        if is_scatter(b):
+            check_start(nest, b, self)
+        elif b.reducer is None or not b.init:
             raise self.refused("it is not a whole reduction; use rfactor before decompose_reduction")
         around = [x.var for x in loops_of(nest, self.block)]
         if self.loop not in around:
@@ -90,14 +101,18 @@ class Rfactor(Primitive[str]):
     def apply(self, nest: Nest) -> Nest:
         b = find_block(nest, self.block)
         assert b.reducer is not None
+        scatters = is_scatter(b)
         loops = {x.var: x for x in loops_of(nest, self.block)}
         names = [fresh(nest, f"{w.buffer}_rf") for w in b.writes]
         partial = self._partial(b, loops, names)
         whole = subtree_of(nest, b.name)
-        final = _final(nest, b, whole, names, loops[self.loop].extent)
+        parts = loops[self.loop].extent
+        if scatters:
+            return of_copies(nest, b, partial, loops[self.loop])
+        final = _final(nest, b, whole, names, parts)
         for n, w in zip(names, b.writes, strict=True):
             x = nest.buffer(w.buffer)
-            nest = add_buffer(nest, Buffer(n, (*x.shape, loops[self.loop].extent), x.dtype))
+            nest = add_buffer(nest, Buffer(n, (*x.shape, parts), x.dtype))
         swap = replace_stmt(replace(nest, body=whole), b, partial).body
         return replace_stmt(nest, whole, Seq((swap, final)))
 
@@ -114,6 +129,15 @@ class Rfactor(Primitive[str]):
         old: dict[str, Expr] = {i.var: E.substitute(e, env) for i, e in reduce}
         where = tuple(E.substitute(w, old) for w in b.where)
         where += tuple(E.substitute(Var(i.var), old) < i.extent for i, _ in reduce)
+        where = tuple(
+            sorted(where, key=lambda w: bool(E.loads(w)))
+        )  # what data say is asked inside the domain
+
+        def at(w: Access) -> tuple[Expr, ...]:
+            if is_scatter(b):
+                return (Var(rf), *(E.substitute(i, old) for i in w.indices))
+            return (*w.indices, Var(rf))
+
         iters = (
             *(i for i, _ in spatial),
             Iter(rf, loops[self.loop].extent, "spatial"),
@@ -124,7 +148,7 @@ class Rfactor(Primitive[str]):
             name=self.result(),
             iters=iters,
             binds=(*(e for _, e in spatial), Var(self.loop), *(Var(v) for v in rest)),
-            writes=tuple(Access(n, (*w.indices, Var(rf))) for n, w in zip(names, b.writes, strict=True)),
+            writes=tuple(Access(n, at(w)) for n, w in zip(names, b.writes, strict=True)),
             values=tuple(E.substitute(v, old) for v in b.values),
             where=tuple(w for w in where if w != E.TRUE),
         )

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from schedules import expr as E
 from schedules.ir import Block, Loop, Nest, walk
-from schedules.ir.nest import apart, find_loop, set_kind, vars_bound
+from schedules.ir.deps import disjoint
+from schedules.ir.nest import apart, bound, find_loop, is_scatter, set_kind, vars_bound
 from schedules.model import Target
 from schedules.primitives.base import Primitive, extent_of, require_serial
 
@@ -38,6 +40,8 @@ class Vectorize(Primitive[None]):
         for s in walk(loop.body):
             if isinstance(s, Loop):
                 raise self.refused(f"loop {s.var} is inside it; reorder so that {self.loop} is innermost")
+            if isinstance(s, Block) and is_scatter(s):
+                self._check_places(s, loop)
             if isinstance(s, Block) and not apart(s):
                 if self.loop in vars_bound(s, "reduce"):
                     raise self.refused(
@@ -47,6 +51,16 @@ class Vectorize(Primitive[None]):
         n = extent_of(loop)
         if n is not None and n > MAX_LANES:
             raise self.refused(f"{n} lanes are more than {MAX_LANES}; split the loop first")
+
+    def _check_places(self, b: Block, loop: Loop) -> None:
+        """Check that lanes whose terms go to places of their own never meet."""
+        for w in b.writes:
+            at = frozenset().union(*(E.variables(bound(b, i)) for i in w.indices))
+            if loop.var in at and not disjoint(b, w.indices, loop):
+                raise self.refused(
+                    f"lanes of block {b.name} may meet in an element of {w.buffer}; vectorize a loop over a "
+                    "dimension that is not scattered, or leave it as it is"
+                )
 
     def apply(self, nest: Nest) -> Nest:
         return set_kind(nest, self.loop, "vectorize")

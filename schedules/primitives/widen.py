@@ -9,7 +9,7 @@ from schedules import expr as E
 from schedules.dtypes import NUMBERS, computed, holds, is_float, is_storage, rounded
 from schedules.expr import Cast, Const, Expr, Load, Select
 from schedules.ir import Block, Nest
-from schedules.ir.nest import map_blocks, readers, reads, set_buffer, with_values, writers
+from schedules.ir.nest import map_blocks, places_of, readers, reads, set_buffer, with_values, writers
 from schedules.model import Target
 from schedules.primitives.base import Primitive, require_intermediate
 
@@ -55,7 +55,8 @@ class Widen(Primitive[None]):
                     f"block {b.name} reduces into it, and would round otherwise; widen a copy (cache_read)"
                 )
         for b in readers(nest, self.buffer):
-            inside = (y for x in reads(b) for i in x.indices for y in E.loads(i))
+            indices = (*(i for x in reads(b) for i in x.indices), *places_of(b))
+            inside = (y for i in indices for y in E.loads(i))
             if any(y.buffer == self.buffer for y in inside):
                 raise self.refused(f"block {b.name} reads it as an index; widen what is not an index")
 

@@ -139,12 +139,19 @@ class DerivedSpace:
 
 
 @gc_paused()
-def derive(dag: ComputeDAG, target: Target, compiler: Compiler | None = None) -> DerivedSpace:
+def derive(
+    dag: ComputeDAG,
+    target: Target,
+    compiler: Compiler | None = None,
+    enough: Callable[[], bool] = lambda: False,
+) -> DerivedSpace:
     """Run the sketch rules; what none of them can schedule is scheduled plainly. ``compiler``: compiles
-    limits and features for callers who ask about many rows (`schedules.space.estimate.recording`). Raises
-    ScheduleError for scans on a GPU."""
+    limits and features for callers who ask about many rows (`schedules.space.estimate.recording`).
+    ``enough``: whether the space must do with the sketches that there are, asked after each: programs of
+    hundreds of stages take seconds for each one. Raises ScheduleError for scans on a GPU."""
     kind = _kind(target)
     if target.grid:
         check_no_scan(dag)
-    drafts = enumerate_drafts(dag, target, kind.rules) or enumerate_drafts(dag, target, kind.last_resort)
+    drafts = enumerate_drafts(dag, target, kind.rules, enough=enough)
+    drafts = drafts or enumerate_drafts(dag, target, kind.last_resort)
     return DerivedSpace(dag.largest, target, drafts, compiler)

@@ -237,9 +237,14 @@ def _open_beside(dag: ComputeDAG) -> frozenset[tuple[str, int]]:
 
 
 def enumerate_drafts(
-    dag: ComputeDAG, target: Target, rules: Callable[[SketchBuilder], None], limit: int = MAX_SKETCHES
+    dag: ComputeDAG,
+    target: Target,
+    rules: Callable[[SketchBuilder], None],
+    limit: int = MAX_SKETCHES,
+    enough: Callable[[], bool] = lambda: False,
 ) -> list[SketchBuilder]:
-    """A builder for every combination of structural choices that the primitives accept, depth first."""
+    """A builder for every combination of structural choices that the primitives accept, depth first.
+    ``enough``: whether those that there are must do, asked after each one."""
     out: list[SketchBuilder] = []
     answers: list[int] = []
     while len(out) < limit:
@@ -247,6 +252,8 @@ def enumerate_drafts(
         try:
             rules(d)
             out.append(d)
+            if enough():
+                break
         except ScheduleError:
             pass  # this combination is not legal
         path = (answers + [0] * len(d.asked))[: len(d.asked)]

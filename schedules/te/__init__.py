@@ -55,6 +55,7 @@ from schedules.te.scalars import (
     select,
     where,
 )
+from schedules.te.scatter import histogram, scatter_add, scatter_max, scatter_min
 from schedules.te.strided import with_strides
 from schedules.te.tensors import Reduction, Tensor, dag
 
@@ -62,10 +63,11 @@ __all__ = [
     "Expr", "FLOAT4_E2M1", "Reduction", "Tensor", "abs", "all", "any", "bitwise_and", "bitwise_not",
     "bitwise_or", "bitwise_xor", "cast", "clip", "compute", "const", "cummax", "cummin", "cumprod",
     "cumsum", "cut", "dag", "equal", "evaluate",
-    "floor_divide", "fma", "gradient", "if_then_else", "inf", "inputs", "isfinite", "isnan", "jvp",
-    "left_shift", "logical_not", "lookup", "max", "max_value", "maximum", "min", "min_value", "minimum",
-    "not_equal", "placeholder", "pow", "prod", "reduce_axis", "reducer", "remainder", "right_shift",
-    "rsqrt", "scan", "select", "state", "sum", "where", "with_strides",
+    "floor_divide", "fma", "gradient", "histogram", "if_then_else", "inf", "inputs", "isfinite", "isnan",
+    "jvp", "left_shift", "logical_not", "lookup", "max", "max_value", "maximum", "min", "min_value",
+    "minimum", "not_equal", "placeholder", "pow", "prod", "reduce_axis", "reducer", "remainder",
+    "right_shift", "rsqrt", "scan", "scatter_add", "scatter_max", "scatter_min", "select", "state", "sum",
+    "where", "with_strides",
 ]  # fmt: skip
 # The functions of the table, `schedules.functions`. Type checkers and editors read their names here.
 if TYPE_CHECKING:

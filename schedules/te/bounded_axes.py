@@ -29,7 +29,7 @@ Ends = tuple[Expr, ...]
 
 
 @dataclass(frozen=True)
-class Bounded:
+class AxisBox:
     """The box of a bounded axis. ``start``: where it begins. ``extent``: its points. ``lows``, ``highs``: the
     ends that it does not tell. ``least``, ``most``: of all its points."""
 
@@ -41,7 +41,7 @@ class Bounded:
     most: Expr
 
 
-def bounded(lo: Any, hi: Any, label: str) -> Bounded:
+def bounded(lo: Any, hi: Any, label: str) -> AxisBox:
     """The box of the ranges from ``lo`` to below ``hi``. Raises `WorkloadError`."""
     lows, highs = _ends(lo, "max", label), _ends(hi, "min", label)
     least = _greatest([_reach(e, 0) for e in lows], label)
@@ -54,7 +54,7 @@ def bounded(lo: Any, hi: Any, label: str) -> Bounded:
         if length >= 1 and (not isinstance(whole, int) or 2 * length <= whole):
             told = _number(_reach(E.binary("-", end, start), 0)) == length
             rest = tuple(h for h in highs if not (told and h is end))
-            return Bounded(start, length, tuple(x for x in lows if x is not start), rest, least, most - 1)
+            return AxisBox(start, length, tuple(x for x in lows if x is not start), rest, least, most - 1)
     if isinstance(least, Const) and isinstance(whole, int) and not _is_number(lows):
         if 0 < NEAR * int(least.value) <= whole:  # tiles then begin where those of other axes do
             least = Const(0)
@@ -68,10 +68,10 @@ def bounded(lo: Any, hi: Any, label: str) -> Bounded:
     lows = tuple(x for x in lows if x != least)
     # what is always below the end of the box needs no condition
     highs = tuple(h for h in highs if not (_is_fixed(h) and extent == _number(E.binary("-", h, least))))
-    return Bounded(least, extent, lows, highs, least, E.binary("-", most, 1))
+    return AxisBox(least, extent, lows, highs, least, E.binary("-", most, 1))
 
 
-def conditions(k: Expr, box: Bounded) -> tuple[Expr, ...]:
+def conditions(k: Expr, box: AxisBox) -> tuple[Expr, ...]:
     """What holds of the value ``k`` of an axis inside its ranges, as far as the box does not say so."""
     lows = (E.compare("<=", x, k) for x in box.lows)
     return (*lows, *(E.compare("<", k, h) for h in box.highs))

@@ -23,6 +23,7 @@ from schedules.te.inside import check_loads
 from schedules.te.marks import opened_by, unmarked
 from schedules.te.open_sizes import OpenSizes, at_most, check_open, check_sizes, largest_sizes, read_open
 from schedules.te.scans import check_group, check_scan_axes, groups
+from schedules.te.scattered import check_places
 from schedules.te.size import check_size
 from schedules.te.sizes_in_values import stage_with_sizes
 from schedules.te.typed import check_types
@@ -197,9 +198,10 @@ def _check_values(very: VeryStage, read: tuple[Tensor, ...], most: tuple[tuple[s
     extents = {a.var: int(a.extent) for a in (*s.axes, *s.reduce_axes)}
     there = stage_with_sizes(s, sizes)
     check_domain(there)
-    check_loads(
-        s.name, there.values, extents, lambda e: tuple(map(int, known[e.buffer].shape)), there.where
-    )
+    if s.places:
+        check_places(there, extents)
+    read_by = (*there.values, *there.places)
+    check_loads(s.name, read_by, extents, lambda e: tuple(map(int, known[e.buffer].shape)), there.where)
 
 
 @dataclass(frozen=True)

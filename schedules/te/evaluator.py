@@ -27,6 +27,7 @@ from schedules.te.node_order import Outside, Parts, either, refuse, run, within
 from schedules.te.open_sizes import at, sizes_of
 from schedules.te.scan_steps import accumulated, cumulative_of, first_of, run_scan, step_of
 from schedules.te.scans import groups
+from schedules.te.scattered import term_axes
 
 Array = NDArray[Any]
 # Points of a block: 4 MB for a temporary in float64.
@@ -101,6 +102,8 @@ def _scan(stages: Sequence[Stage], arrays: dict[str, Array]) -> None:
 
 def _stage(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:
     stage = masked(stage)
+    if stage.places:
+        return [_scattered(stage, arrays, n) for n in range(len(stage.outputs))]
     if stage.reducer is None:
         return _elementwise(stage, arrays)
     op = stage.reducer.operation(0) if len(stage.outputs) == 1 else ""
@@ -164,6 +167,22 @@ def _reduce(stage: Stage, arrays: Mapping[str, Array], op: str) -> Array:
         part = ufunc.reduce(full, axis=tuple(range(rank, len(axes))), dtype=dtype)
         at = tuple(slice(*b) for b in block[:rank])
         out[at] = ufunc(out[at], part)
+    return out.astype(t.dtype)
+
+
+def _scattered(stage: Stage, arrays: Mapping[str, Array], number: int) -> Array:
+    """The output of this number of a stage whose terms go to places of their own."""
+    assert stage.reducer is not None
+    t, op = stage.outputs[number], stage.reducer.operation(number)
+    wide = op == "+" and t.dtype == "float32"
+    out = np.full(t.shape, stage.reducer.identity[number].value, np.float64 if wide else t.dtype)
+    axes = term_axes(stage)
+    for block in blocks(axes, MAX_POINTS):
+        scope = BlockEvaluator(stage.name, grid(axes, block), arrays, wide)
+        ufunc: Any = BINARY[op]
+        full = tuple(hi - lo for lo, hi in block)
+        at = tuple(np.broadcast_to(scope.value(p), full) for p in stage.places)
+        ufunc.at(out, at, np.broadcast_to(scope.value(stage.values[number]), full))
     return out.astype(t.dtype)
 
 

@@ -14,6 +14,7 @@ from schedules.dtypes import computed
 from schedules.functions import FUNCTIONS
 from schedules.te.compute_dag import ComputeDAG, Stage
 from schedules.te.domains import points
+from schedules.te.scattered import term_axes
 
 
 def count_flops(dag: ComputeDAG) -> int:
@@ -34,7 +35,7 @@ def flops_of_points(dag: ComputeDAG, each: Sequence[int]) -> int:
 
 
 def _points(s: Stage) -> int:
-    return points(s) if s.where else prod(a.extent for a in (*s.axes, *s.reduce_axes))
+    return points(s) if s.where else prod(a.extent for a in term_axes(s))
 
 
 def flops_by_dtype(dag: ComputeDAG) -> Counter[str]:

@@ -102,11 +102,6 @@ class _Forward:
     def add(self, op: Op, n: int) -> None:
         """The tangent of an output of a stage."""
         name = dot_name(op.names[n])
-        if op.places:
-            raise WorkloadError(
-                f"{WHAT}: stage {op.names[n] or '(unnamed)'} scatters, and has no tangent here; give what it "
-                "makes as an input, with its tangent"
-            )
         values = masked_op(op).values
         slope = values_gradients(op, {n: Const(1.0, computed(E.dtype_of(values[n])))}, values, WHAT)[n]
         stored = own_element(op, n) if op.reducer is None else None

@@ -67,9 +67,11 @@ def reduce_axis(extent: Any, name: str | None = None, where: Any = None) -> Iter
 
     Raises `WorkloadError` for ends and conditions that depend on data, or are not affine.
 
-    >>> k = te.reduce_axis(16, name="k")
     >>> x = te.placeholder((8, 8), name="x")
-    >>> y = te.compute((8,), lambda i: te.sum(x[i, k], axis=(k := te.reduce_axis((0, i + 1), "k"))), "y")
+    >>> def below(i):
+    ...     k = te.reduce_axis((0, i + 1), "k")
+    ...     return te.sum(x[i, k], axis=k)
+    >>> y = te.compute((8,), below, name="y")
     """
     label = f"reduce_axis {name}" if name else "reduce_axis"
     own = _identifier(name or "r")
@@ -117,28 +119,28 @@ def compute(
     ivars = [IterVar(n, e, False) for n, e in zip(parameters(fn, len(dims), label), dims, strict=True)]
     own = {v: taken.add(v.name) for v in ivars}
     env: dict[IterVar, Expr] = {v: Var(n) for v, n in own.items()}
-    body = _called(fn, ivars, label)
+    body = called(fn, ivars, label)
     if isinstance(body, Reduction):
         many, values, reducer, raxes = len(body.values) > 1, body.values, body.reducer, body.axes
     else:
         many = isinstance(body, (tuple, list))
-        values = tuple(_value(x, label) for x in (body if many else (body,)))
+        values = tuple(value_of(x, label) for x in (body if many else (body,)))
         reducer, raxes = None, ()
     if not values:
         raise WorkloadError(f"stage {label} computes nothing; return at least one value")
     check_size(values, f"stage {label}")
     names = {r: taken.add(r.name) for r in raxes}
     for r in raxes:
-        at = E.binary("+", _bind(E.wrap(r.start), env, label), Var(names[r]))
+        at = E.binary("+", bind_axes(E.wrap(r.start), env, label), Var(names[r]))
         env[r] = affine.simplify(at, {})
-    values = tuple(_bind(v, env, label) for v in values)
-    where = tuple(_bind(c, env, label) for r in raxes for c in r.where)
+    values = tuple(bind_axes(v, env, label) for v in values)
+    where = tuple(bind_axes(c, env, label) for r in raxes for c in r.where)
     op = Op(
         tuple((own[v], v.extent) for v in ivars),
         tuple((names[r], r.extent) for r in raxes),
         values,
         reducer,
-        _output_names(name, len(values)),
+        output_names(name, len(values)),
         tuple(dict.fromkeys(where)),
     )
     for v in values:
@@ -155,7 +157,7 @@ def compute(
     return outs if many else outs[0]
 
 
-def _called(fn: Callable[..., Any], axes: Sequence[IterVar], label: str) -> Any:
+def called(fn: Callable[..., Any], axes: Sequence[IterVar], label: str) -> Any:
     """What the function of a stage gives for its axes."""
     try:
         return fn(*axes)
@@ -172,7 +174,7 @@ def _called(fn: Callable[..., Any], axes: Sequence[IterVar], label: str) -> Any:
         raise too_deep(f"stage {label}") from None
 
 
-def _value(x: Any, label: str) -> Expr:
+def value_of(x: Any, label: str) -> Expr:
     if isinstance(x, Reduction):
         raise WorkloadError(
             f"stage {label}: a tuple holds a reduction; reduce several values together with te.reducer, "
@@ -190,7 +192,7 @@ def _value(x: Any, label: str) -> Expr:
     )
 
 
-def _bind(e: Expr, env: Mapping[IterVar, Expr], label: str) -> Expr:
+def bind_axes(e: Expr, env: Mapping[IterVar, Expr], label: str) -> Expr:
     """``e`` over the stage's own variables. Raises `WorkloadError` for axes of other stages."""
 
     def visit(x: Expr) -> Expr | None:
@@ -420,7 +422,7 @@ def check_name(name: Any) -> str | None:
     return name
 
 
-def _output_names(name: str | Sequence[str] | None, n: int) -> tuple[str | None, ...]:
+def output_names(name: str | Sequence[str] | None, n: int) -> tuple[str | None, ...]:
     if name is None:
         return (None,) * n
     if isinstance(name, str):

@@ -34,7 +34,7 @@ _LABELS: dict[type, Callable[[Any], Any]] = {
 
 
 @dataclass(frozen=True)
-class Step:
+class NodeStep:
     """``operands``: numbers of the steps that make them. ``dropped``: those that no later step reads."""
 
     node: Expr
@@ -54,7 +54,7 @@ def run(root: Expr, parts: Parts, evaluate: Callable[[Expr, list[Any]], Any]) ->
 
 
 @lru_cache(maxsize=256)
-def steps_of(root: Expr, parts: Parts) -> tuple[Step, ...]:
+def steps_of(root: Expr, parts: Parts) -> tuple[NodeStep, ...]:
     """The steps that evaluate ``root``, the last one itself. Equal nodes have one step."""
     numbers: dict[int, int] = {}  # of nodes, by identity
     equal: dict[Any, int] = {}
@@ -80,7 +80,7 @@ def steps_of(root: Expr, parts: Parts) -> tuple[Step, ...]:
     dropped: dict[int, list[int]] = {}
     for k, n in last.items():
         dropped.setdefault(n, []).append(k)
-    return tuple(Step(x, at, tuple(dropped.get(n, ()))) for n, (x, at) in enumerate(nodes))
+    return tuple(NodeStep(x, at, tuple(dropped.get(n, ()))) for n, (x, at) in enumerate(nodes))
 
 
 def either(found: Iterable[Outside]) -> Outside:

@@ -22,6 +22,7 @@ from schedules.expr_json import from_json, to_json
 from schedules.strides import row_major
 from schedules.te.dims import MAX_EXTENT
 from schedules.te.open_inside import TRIED_SIZES, check_open_loads, shown
+from schedules.te.scattered import check_fixed
 from schedules.te.sizes_in_values import (
     in_variables,
     stage_with_sizes,
@@ -283,6 +284,8 @@ def check_open(dag: ComputeDAG) -> None:
     shapes, stages = extents_of(dag)
     for s, extents in zip(dag.stages, stages, strict=True):
         read = {x.buffer: shapes[x.buffer] for x in s.reads()}
+        if s.places:
+            check_fixed(s, [*extents, *(n for shape in read.values() for n in shape)])
         check_open_loads(VeryStage(s), extents, tuple(read.items()), dag.open.sizes)
 
 

@@ -53,6 +53,7 @@ from schedules.te.rounding_expr import (
     wide,
     wrapped,
 )
+from schedules.te.rounding_scatter import scattered
 from schedules.te.scan_steps import accumulated, cumulative_of, first_of, run_scan, step_of
 from schedules.te.scans import groups
 
@@ -183,6 +184,8 @@ def _stage(stage: Stage, known: ComputedTensors) -> list[Value]:
     stage = masked(stage)
     if stage.reducer is None:
         return _elementwise(stage, known)
+    if stage.places:
+        return [scattered(stage, known, n) for n in range(len(stage.outputs))]
     if not stage.reducer.apart:
         return _fold(stage, known)
     if len(stage.outputs) == 1 and stage.reducer.operation(0) == "+":

@@ -237,6 +237,11 @@ class ErrorScope:
             known = known > 0
         return self.scope.load(e, at), known, either((outside, *(o for _, o in found), beyond))
 
+    def moves(self, places: Sequence[Expr]) -> Any:
+        """Where one of some indices may be another, as it is read from what is uncertain; None: nowhere."""
+        found = [self.value(x)[1] for i in places for x in _uncertain(i)]
+        return _anywhere([None if e is None else e > 0 for e in found])
+
     def _table(self, e: Expr, uncertain: Any) -> tuple[Any, Any, Outside]:
         """A table whose index is certain; else it is what its comparisons tell."""
         if uncertain is None:

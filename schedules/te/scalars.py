@@ -142,8 +142,9 @@ def limit(dtype: str, sign: int) -> Const:
 def cast(value: ExprLike, dtype: str, saturate: bool = False) -> Expr:
     """``value`` as ``dtype``. Float to int truncates towards zero and ends at the largest and least. A dtype
     of storage is made by way of the one that it is computed with: floats of 16 and 8 bits round a float32,
-    int8, uint8, int16 and uint16 keep the low bits of an int32, uint32 those of an int64. Beyond its largest number float8_e4m3fn is NaN, for it has
-    no infinity. bool is whether ``value`` is not 0; a condition is 0 or 1.
+    int8, uint8, int16 and uint16 keep the low bits of an int32, uint32 those of an int64. Beyond its largest
+    number float8_e4m3fn is NaN, for it has no infinity. bool is whether ``value`` is not 0; a condition
+    is 0 or 1.
 
     ``saturate``: if ``dtype`` has fewer numbers, what is beyond its largest or its least becomes that,
     infinities too. NaN stays NaN, and is 0 as an integer.
@@ -434,8 +435,8 @@ def _bits(fn: str, op: str, x: ExprLike, y: ExprLike) -> Expr:
 @of_elements
 def left_shift(x: ExprLike, y: ExprLike) -> Expr:
     """``x << y`` of integers: x times 2**y, which wraps. As in numpy, 0 where y is below 0 or not below the
-    number of bits. int8, uint8, int16, uint16 and bool are computed with as int32, uint32 as int64, so cast to get one of them. Raises
-    `WorkloadError` for floating point and operands of different dtypes.
+    number of bits. int8, uint8, int16, uint16 and bool are computed with as int32, uint32 as int64, so cast
+    to get one of them. Raises `WorkloadError` for floating point and operands of different dtypes.
     Example: ``te.left_shift(n[i], 3)``."""
     return _bits("left_shift", "<<", x, y)
 

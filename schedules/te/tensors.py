@@ -72,9 +72,9 @@ class Tensor:
     integers, and expressions of dimensions where it varies. ``name``: None until `dag` gives one, unless the
     user gave one. ``strides``: of an input, in elements; None: it is row-major.
 
-    ``A[i, j]`` is one element. An index is arithmetic over axes, or an integer (int8 to int64, or
-    uint8 to uint32) that is read from tensors: ``W[ids[i], j]`` is a row of ``W`` for each element of ``ids``. That is
-    its first row for elements below 0, its last for those beyond. Raises `WorkloadError` for other
+    ``A[i, j]`` is one element. An index is arithmetic over axes, or an integer (int8 to int64, uint8 to
+    uint32) that is read from tensors: ``W[ids[i], j]`` is a row of ``W`` for each element of ``ids``. That
+    is its first row for elements below 0, its last for those beyond. Raises `WorkloadError` for other
     indices."""
 
     shape: tuple[Any, ...]

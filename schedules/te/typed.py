@@ -70,6 +70,9 @@ def check_types(stage: Stage, known: Mapping[str, Tensor], sizes: Collection[str
     for c in stage.where:
         if (d := _dtype(c, axes, tensors, what)) != "bool":
             raise ValueError(f"{what}: the where {_show(c)} is {d}, no condition")
+    for place in stage.places:
+        if (d := _dtype(place, axes, tensors, what)) != INDEX:
+            raise ValueError(f"{what}: its place {_show(place)} has dtype {d}, which is no index")
     r = stage.reducer
     if r is None:
         if stage.reduce_axes:

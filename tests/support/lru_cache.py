@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from random import Random
 
 from schedules import expr as E
 from schedules.dtypes import DTYPES
@@ -11,9 +12,13 @@ from schedules.ir import Block, Loop, Nest, Seq, Stmt
 from schedules.ir.nest import bound, reads
 from schedules.model import LINE
 
+# Numbers below this are read as indices.
+ANYWHERE = 1024
+
 
 def lru_bytes(nest: Nest, capacity: int) -> int:
-    """Bytes of lines that are fetched and written back, with what is dirty at the end."""
+    """Bytes of lines that are fetched and written back, with what is dirty at the end. What is read as an
+    index is any number, the same each time."""
     held: OrderedDict[tuple[str, int], bool] = OrderedDict()
     moved = 0
 
@@ -52,7 +57,23 @@ def lru_bytes(nest: Nest, capacity: int) -> int:
             if id(s) not in known:
                 known[id(s)] = places(s)
             for name, offset, item, write in known[id(s)]:
-                touch((name, int(E.evaluate(offset, env)) * item // LINE), write)
+                touch((name, int(E.evaluate(told(nest, offset, env), env)) * item // LINE), write)
 
     go(nest.body, {})
     return LINE * (moved + sum(held.values()))
+
+
+def told(nest: Nest, e: Expr, env: dict[str, int]) -> Expr:
+    """An index with numbers for what is read for it."""
+
+    def number(x: Expr) -> Expr | None:
+        if isinstance(x, E.Cast):
+            return E.Const(int(E.evaluate(told(nest, x.a, env), env)))
+        if not isinstance(x, E.Load):
+            return None
+        at = 0
+        for n, i in zip(nest.buffer(x.buffer).shape, x.indices, strict=True):
+            at = at * int(E.evaluate(n, {})) + int(E.evaluate(told(nest, i, env), env))
+        return E.Const(Random(at).randrange(ANYWHERE), x.dtype)
+
+    return E.rewrite(e, number) if E.loads(e) else e

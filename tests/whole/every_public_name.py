@@ -74,6 +74,9 @@ def schedule_by_hand() -> at.Kernel:
     compiled = at.compile_for(s, "h100")
     assert_type(compiled, at.Compiled)
     assert_type(compiled.source, str)
+    steps = at.repeat(at.build(s, threads=1, in_place={}), times=2)
+    assert_type(steps, at.Repeated)
+    assert_type(steps.times, int | None)
     return at.build(s, threads=1)
 
 

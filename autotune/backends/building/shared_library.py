@@ -10,7 +10,7 @@ from pathlib import Path
 
 from autotune.backends.building.from_trace import module_of, programs
 from autotune.codegen.llvm.compile import TILES, compile_module
-from autotune.codegen.runtime import c_entry, entry, threads
+from autotune.codegen.runtime import c_entry, support, threads
 from autotune.codegen.simt import cxx
 from autotune.errors import CompileError
 from schedules.distribution import install
@@ -34,7 +34,7 @@ def shared_library(
     CompileError, also without a linker."""
     main, packing = programs(dag, trace, target)
     parts = {"": main} | {dag.inputs[i].name: func for i, func in packing.items()}
-    objects, symbols = [compile_module(entry.running(), target, optimize=False)], []
+    objects, symbols = [compile_module(support.running(), target, optimize=False)], []
     for part, func in parts.items():
         function = functions[part]
         objects.append(compile_module(_text(func, target, function), target))

@@ -18,7 +18,7 @@ from functools import cache, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from autotune.codegen.runtime import entry as abi
-from autotune.codegen.runtime import exchange
+from autotune.codegen.runtime import exchange, support
 from autotune.codegen.runtime.open_signature import OPEN
 from autotune.codegen.runtime.program import STEP
 from autotune.errors import CompileError
@@ -253,6 +253,11 @@ class LoadedObject:
         return other
 
     @property
+    def told_sizes(self) -> tuple[int, ...]:
+        """What `run` gives behind the pointers by itself."""
+        return self._sizes
+
+    @property
     def shared(self) -> LoadedObject:
         """The code that this is `sized` of; itself for other code."""
         return self._keep if isinstance(self._keep, LoadedObject) else self
@@ -344,16 +349,19 @@ class Builtin:
 
 
 class _Support(Builtin):
-    """The support module (`entry.support`) of this process. Its builtin functions are of an owner (address of
-    a descriptor, of the table of types or 0, the keeper of both)."""
+    """The support module (`support.support`) of this process. Its builtin functions are of an owner (address
+    of a descriptor, of the table of types or 0, the keeper of both)."""
 
     def __init__(self) -> None:
-        super().__init__(abi.support(), abi.SUPPORT, "at_call", "kernel", abi.PYTHON_API)
+        super().__init__(support.support(), abi.SUPPORT, "at_call", "kernel", abi.PYTHON_API)
         at, ptr, i32, i64 = self.at, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
         self.run = ctypes.CFUNCTYPE(i32, ptr, ptr)(at["at_run"])
         self.bench = ctypes.CFUNCTYPE(i64, ptr, ptr, i32, i64, i32)(at["at_bench"])
         self.release = ctypes.CFUNCTYPE(None, ptr)(at["at_release"])
         self.program = ctypes.CFUNCTYPE(None, ptr, i64, ptr)(at["at_program"])
+        self.program_repeat = ctypes.CFUNCTYPE(i64, ptr, i64, i64, i64, i64, ptr, i64)(
+            at["at_program_repeat"]
+        )
         self.program_times = ctypes.CFUNCTYPE(None, ptr, i64, ptr, i32, ptr)(at["at_program_times"])
 
 
@@ -366,6 +374,14 @@ def run_program(steps: ctypes.Array[ctypes.c_int64], first: int, n: int, scratch
     """Run ``n`` steps from step ``first`` on (`autotune.codegen.runtime.program`), without any check. The GIL
     is released. ``scratch``: the address of memory for all of them."""
     _support().program(_step(steps, first), n, scratch)
+
+
+def repeat_program(
+    steps: ctypes.Array[ctypes.c_int64], first: int, n: int, begin: int, total: int, scratch: int, ns: int
+) -> int:
+    """Run steps number ``begin`` to ``total`` of a sequence of ``n`` steps that goes on with step ``first``,
+    for about ``ns`` nanoseconds. The number of the next one. The GIL is released."""
+    return int(_support().program_repeat(_step(steps, 0), first, n, begin, total, scratch, ns))
 
 
 def time_program(
@@ -406,8 +422,8 @@ def address_reader() -> Callable[[Any], int]:
 
 @cache
 def _number_types() -> dict[str, int]:
-    """{name in the table of `entry.descriptor`: address} of the types of numbers whose values lie where machine
-    code reads them."""
+    """{name in the table of `entry.descriptor`: address} of the types of numbers whose values lie where
+    machine code reads them."""
     import numpy as np
 
     whole = ctypes.c_double.from_address(id(1.5) + abi.VALUE_AT).value == 1.5

@@ -366,6 +366,11 @@ class _Function:
         self.s.start(done)
 
     def guard(self, s: Guard) -> None:
+        asked = [c for c in E.conjuncts(s.cond) if E.loads(c)]
+        sure = [c for c in E.conjuncts(s.cond) if c not in asked]
+        if asked and sure:  # memory is read where the others hold alone
+            self.guard(Guard(E.all_of(*sure), Guard(E.all_of(*asked), s.body)))
+            return
         lanes = [c for c in E.conjuncts(s.cond) if self.x.lane_dependent(c)]
         plain = [c for c in E.conjuncts(s.cond) if not self.x.lane_dependent(c)]
         outer = self.x.mask

@@ -28,6 +28,14 @@ def zeros(shape: Sequence[int], dtype: str) -> np.ndarray:
     return raw[first : first + nbytes].view(dtype).reshape(shape)
 
 
+def empty(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
+    """As `numpy.empty`, beginning with a line."""
+    nbytes = prod(shape) * dtype.itemsize
+    raw = np.empty(nbytes + LINE, np.uint8)
+    first = -raw.ctypes.data % LINE
+    return raw[first : first + nbytes].view(dtype).reshape(shape)
+
+
 def kept_zeros(shape: Sequence[int], dtype: str) -> np.ndarray:
     """As `zeros`, for an array that is kept. Its memory is free again when all of its block are gone, or at
     once if it was the last that was made."""

@@ -2,7 +2,7 @@
 
 The IR text appended to a kernel's module defines ``int f(in0, ..., out0, ...)``, with pointers to row-major
 arrays, and ``void f_release(void)``. A function keeps its scratch memory between calls, as one in a process
-with Python does (`autotune.codegen.runtime.entry`, whose `running` and, for threads, whose pool go into the
+with Python does (`autotune.codegen.runtime.support`, whose `running` and, for threads, whose pool go into the
 same shared object).
 """
 
@@ -92,7 +92,7 @@ define internal void @watch() nounwind {
 
 def tiles() -> str:
     """IR text of a module that asks for the tile registers of AMX when it is loaded (`autotune.targets.amx`).
-    Its ``at_run_tiles`` is `entry.running`'s ``at_run`` where they were granted."""
+    Its ``at_run_tiles`` is `support.running`'s ``at_run`` where they were granted."""
     return f"""
 @refused = internal global i32 0
 declare i32 @at_run(ptr, ptr)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
-from autotune.codegen.simt import emit
+from autotune.codegen.simt import atomics, emit
 from autotune.codegen.simt.dialect import Dialect
 from autotune.codegen.simt.expr import FUNCTIONS, with_conversions
 from schedules.dtypes import DTYPES, STORED_FLOATS
 from schedules.ir.grid import GridKernel
 
-_PRELUDE = """\
+_PRELUDE = (
+    """\
 #ifndef AT_EMULATED
 #define AT_SHARED(type, name, count) __shared__ __align__(16) type name[count]
 #define AT_LOAD(type, n, p) (*reinterpret_cast<const type##n*>(&p))
@@ -22,9 +23,8 @@ _PRELUDE = """\
 #define AT_INLINE static __device__ __forceinline__
 typedef long long at_long;
 typedef unsigned long long at_ulong;
-typedef unsigned short at_bits16, at_ushort;  // floats of storage are their bits; NVRTC has no cuda_fp16.h of its own
+typedef unsigned short at_bits16;  // floats of storage are their bits; NVRTC has no cuda_fp16.h of its own
 typedef short at_short;
-typedef unsigned int at_uint;
 typedef signed char at_char;
 typedef unsigned char at_uchar, at_bool, at_bits8;
 #define AT_VECTORS(T, size) \\
@@ -36,9 +36,6 @@ typedef unsigned char at_uchar, at_bool, at_bits8;
   struct __align__(16) T##16 { T s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, sa, sb, sc, sd, se, sf; }
 AT_VECTORS(at_bits16, 2);
 AT_VECTORS(at_short, 2);
-AT_VECTORS(at_ushort, 2);
-struct __align__(8) at_uint2 { at_uint x, y; };
-struct __align__(16) at_uint4 { at_uint x, y, z, w; };
 AT_BYTES(at_bits8);
 AT_BYTES(at_char);
 AT_BYTES(at_uchar);
@@ -57,8 +54,15 @@ AT_INLINE at_bits16 at_round_float16(float f) {
   return h;
 }
 #endif
-""" + f"""\
+"""
+    + f"""\
 {FUNCTIONS}AT_FLOAT(double, float64)
+"""
+)
+_UINT = """\
+typedef unsigned int at_uint;
+struct __align__(8) at_uint2 { at_uint x, y; };
+struct __align__(16) at_uint4 { at_uint x, y, z, w; };
 """
 
 
@@ -98,10 +102,15 @@ CUDA = with_conversions(
         barrier="__syncthreads();",
         load="AT_LOAD({type}, {n}, {buffer}[{at}])",
         store="AT_STORE({type}, {n}, {buffer}[{at}], {value})",
+        atomics=atomics.of_cuda,
         float_suffix="f",
         without_half="AT_EMULATED",
         shuffles=True,
         aligned=True,
+        where_used=(
+            ("at_ushort", "typedef unsigned short at_ushort;\nAT_VECTORS(at_ushort, 2);\n"),
+            ("at_uint", _UINT),
+        ),
     )
 )
 PRELUDE = CUDA.prelude

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from autotune.codegen.simt.atomics import Update
 from schedules.ir.grid import GridKernel
 
 
@@ -12,7 +13,8 @@ from schedules.ir.grid import GridKernel
 class Dialect:
     """How a language spells what the generator needs. ``types``: {dtype: C name}. ``float_suffix``: what
     ends the names of functions of float. ``without_half``: the macro that tells that it has no conversions of
-    float16. ``shuffles``: whether threads of a warp exchange registers."""
+    float16. ``atomics``: the functions of atomic updates. ``shuffles``: whether threads of a warp exchange
+    registers."""
 
     name: str
     prelude: str
@@ -25,7 +27,13 @@ class Dialect:
     barrier: str
     load: str  # with {type}, {n}, {buffer} and {at}
     store: str  # and {value}
+    atomics: Callable[[Collection[Update]], str]
     float_suffix: str
     without_half: str
     shuffles: bool
     aligned: bool  # vectors lie at multiples of their size
+    where_used: tuple[tuple[str, str], ...] = ()  # types that few kernels have, and what defines each
+
+    def before(self, kernels: str) -> str:
+        """What stands before the text of kernels."""
+        return self.prelude + "".join(defined for word, defined in self.where_used if word in kernels)

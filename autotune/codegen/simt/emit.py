@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from autotune.codegen.simt import atomics
 from autotune.codegen.simt.dialect import Dialect
 from autotune.codegen.simt.expr import CExpressions, Lanes, member
 from autotune.errors import CompileError
@@ -20,6 +21,7 @@ from schedules.expr import Compare, Const, Expr, Load, Logic, Select, Var
 from schedules.ir import (
     Alloc,
     AllReduce,
+    Atomic,
     Barrier,
     Guard,
     Loop,
@@ -67,7 +69,15 @@ def generate(dialect: Dialect, program: GridProgram) -> Generated:
     for k in kernels:
         for name, n in k.align.items():
             align[name] = max(n, align.get(name, 1))
-    return Generated("\n".join([dialect.prelude, *(k.text + "\n" for k in kernels)]), align)
+    text = "\n".join(k.text + "\n" for k in kernels)
+    return Generated("\n".join([dialect.before(text), *atomics_of(dialect, program), text]), align)
+
+
+def atomics_of(dialect: Dialect, *programs: GridProgram) -> list[str]:
+    """The functions of the atomic updates of some programs; nothing where there are none."""
+    every = (x for p in programs for k in p.kernels for x in walk(k.body) if isinstance(x, Atomic))
+    found = {(atomics.NAMES[x.op], E.dtype_of(x.value)) for x in every}
+    return [dialect.atomics(found)] if found else []
 
 
 class _Emitter(CExpressions):
@@ -142,6 +152,8 @@ class _Emitter(CExpressions):
                 self.do(self.d.barrier)
             case AllReduce():
                 self.all_reduce(s)
+            case Atomic():
+                self.atomic(s)
             case _:
                 raise CompileError(f"{self.d.name}: cannot emit {type(s).__name__}")
 
@@ -195,6 +207,12 @@ class _Emitter(CExpressions):
 
     def store(self, s: Store) -> None:
         text = f"{self.name(s.buffer)}[{self.flat(s.buffer, s.indices)}] = {self.stored(s)};"
+        guard = self.guard(s.buffer)
+        self.do(f"if ({guard}) {text}" if guard else text)
+
+    def atomic(self, s: Atomic) -> None:
+        at = f"&{self.name(s.buffer)}[{self.flat(s.buffer, s.indices)}]"
+        text = f"at_atomic_{atomics.NAMES[s.op]}_{E.dtype_of(s.value)}({at}, {self.expr(s.value)});"
         guard = self.guard(s.buffer)
         self.do(f"if ({guard}) {text}" if guard else text)
 

@@ -16,7 +16,7 @@ import numpy as np
 from autotune.codegen.grid_code import GridCode
 from autotune.codegen.runtime import entry
 from autotune.codegen.simt import cuda, cxx
-from autotune.codegen.simt.emit import emit
+from autotune.codegen.simt.emit import atomics_of, emit
 from schedules.ir import nbytes
 from schedules.ir.grid import GridKernel, GridProgram
 
@@ -65,7 +65,8 @@ def _shim() -> str:
 
 def text(*programs: GridProgram) -> str:
     """The source that is compiled: shim, CUDA C, launches, and the entry, which runs the first program."""
-    parts = [_shim(), cuda.PRELUDE, *(_program(p, n) for n, p in enumerate(programs))]
+    made = [_program(p, n) for n, p in enumerate(programs)]
+    parts = [_shim(), cuda.CUDA.before("".join(made)), *atomics_of(cuda.CUDA, *programs), *made]
     first = programs[0]
     calls = ", ".join(f"at_program{n}" for n in range(len(programs)))
     size, _ = _scratch(first)

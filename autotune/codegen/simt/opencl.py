@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
-from autotune.codegen.simt import emit
+from autotune.codegen.simt import atomics, emit
 from autotune.codegen.simt.dialect import Dialect
 from autotune.codegen.simt.expr import FUNCTIONS, with_conversions
 from schedules.dtypes import DTYPES, STORED_FLOATS
 from schedules.ir.grid import GridKernel
 
-_PRELUDE = """\
+_PRELUDE = (
+    """\
 #ifdef cl_khr_fp64
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
 #endif
@@ -36,12 +37,14 @@ typedef long at_long;
 typedef ulong at_ulong;
 #pragma OPENCL FP_CONTRACT ON  // in this function only: PoCL's mad rounds twice, and fma may be slow
 #define AT_FMA(a, b, c) ((a) * (b) + (c))
-""" + f"""\
+"""
+    + f"""\
 {FUNCTIONS}#ifdef cl_khr_fp64
 AT_FLOAT(double, float64)
 #endif
 #pragma OPENCL FP_CONTRACT OFF
 """
+)
 
 
 def _head(name: str, params: str, kernel: GridKernel) -> str:
@@ -79,6 +82,7 @@ OPENCL = with_conversions(
         barrier="barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);",
         load="vload{n}(0, &{buffer}[{at}])",
         store="vstore{n}({value}, 0, &{buffer}[{at}])",
+        atomics=atomics.of_opencl,
         float_suffix="",
         without_half="POCL_DEVICE_ADDRESS_BITS",
         shuffles=False,

@@ -1,6 +1,6 @@
-"""Integers of ONNX that are kept as others: those of 16 bits in 32, those of few bits in 8, or packed.
+"""Integers of ONNX that are kept as others: those of few bits in 8, or packed.
 
-ONNX has int2, uint2, int4, uint4, int16 and uint16 where tensors are quantized
+ONNX has int2, uint2, int4 and uint4 where tensors are quantized
 (https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html). Between operators a wider integer stands for
 each. Weights with a scale a block stay packed: they are there to save memory.
 """
@@ -20,7 +20,7 @@ from schedules.expr import Expr
 
 # {dtype: what it is kept as between operators}.
 KEPT_AS = {
-    "int2": "int8", "uint2": "uint8", "int4": "int8", "uint4": "uint8", "int16": "int32", "uint16": "int32",
+    "int2": "int8", "uint2": "uint8", "int4": "int8", "uint4": "uint8",
 }  # fmt: skip
 # Gives the byte with an index.
 Bytes = Callable[[Expr], Expr]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from autotune.models.operators.axes import reshape, without
-from autotune.models.operators.base import UnsupportedForm, cast, number, stage
+from autotune.models.operators.base import UnsupportedForm, axis_names, cast, number, stage
 from autotune.models.operators.indexing import gather_elements
 from autotune.models.operators.known import Scalar, Value
 from autotune.models.operators.node import OnnxNode, TorchNode
@@ -21,6 +21,8 @@ from autotune.models.operators.table import Axis, aten, onnx_op
 from schedules import te
 from schedules.dtypes import computed, is_float
 from schedules.expr import Expr, ExprLike
+from schedules.ops.axes import named
+from schedules.te.extent import is_open
 
 # Longest axis that is sorted.
 LONGEST = 2**14
@@ -129,15 +131,28 @@ def histogram(x: te.Tensor, bins: int = 100, low: Scalar = 0, high: Scalar = 0) 
     if low == high:
         raise UnsupportedForm("its bounds are those of its data: give min and max")
     low, high, wide = float(low), float(high), computed(x.dtype)
+
+    def element(p: Sequence[Expr]) -> Expr:
+        return te.cast(x[tuple(p)], wide if is_float(wide) else "float32")
+
+    def part(v: Expr) -> Expr:
+        found = te.floor((v - low) * float(bins) / float(high - low))
+        return te.cast(te.minimum(found, float(bins - 1)), "int32")
+
+    def inside(v: Expr) -> Expr:
+        return te.all(v >= low, v <= high)
+
+    if x.shape and not any(map(is_open, x.shape)):
+        axes = axis_names(len(x.shape))
+        place = named(axes, lambda *p: part(element(p)))
+        counted = named(axes, lambda *p: te.select(inside(element(p)), te.const(1, "int32"), 0))
+        return cast(te.scatter_add((bins,), place, counted, x.shape, mode="clip", name="histogram"), x.dtype)
     over = [te.reduce_axis(n, f"r{d}") for d, n in enumerate(x.shape)]
     one, none = number(1, wide), number(0, wide)
 
     def value(i: Expr) -> te.Reduction | Expr:
-        v = te.cast(x[tuple(over)], wide if is_float(wide) else "float32")
-        part = te.floor((v - low) * float(bins) / float(high - low))
-        inside = te.all(v >= low, v <= high)
-        part = te.minimum(part, float(bins - 1))
-        found = te.select(te.all(inside, te.equal(te.cast(part, "int32"), te.cast(i, "int32"))), one, none)
+        v = element(over)
+        found = te.select(te.all(inside(v), te.equal(part(v), te.cast(i, "int32"))), one, none)
         return te.sum(found, axis=tuple(over)) if over else found
 
     return cast(stage((bins,), value, "histogram"), x.dtype)
@@ -181,9 +196,7 @@ def _kth(x: te.Tensor, k: int, dim: Axis = -1, keepdim: bool = False) -> Two:
 
 
 @aten("median.dim", "nanmedian.dim", "median.default", "nanmedian.default", along=True, shaped=True)
-def _median(
-    node: TorchNode, x: te.Tensor, dim: Axis | None = None, keepdim: bool = False
-) -> Two | te.Tensor:
+def _median(node: TorchNode, x: te.Tensor, dim: Axis | None = None, keepdim: bool = False) -> Two | te.Tensor:
     ignore_nan = node.name == "nanmedian"
     if dim is not None:
         return median(x, dim, ignore_nan)

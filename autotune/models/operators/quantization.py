@@ -105,7 +105,7 @@ def quantized(
 def nearest(v: Expr, zero: Expr | None, dtype: str) -> Expr:
     """A float32 rounded, halves to even, then a zero point is added, then it is cut off at the ends of
     ``dtype``, and only then an integer, of what that is kept as."""
-    if dtype not in (*STORED, *KEPT_AS):
+    if dtype not in (*STORED, "int16", "uint16", *KEPT_AS):
         raise UnsupportedForm(f"a result of {dtype} is not supported")
     low, high = map(float, ends_of(dtype))
     q = te.round(v)

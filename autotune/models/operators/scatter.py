@@ -1,8 +1,10 @@
-"""Writes to places that are data, stated as reads: every element asks which of the updates are for it.
+"""Writes to places that are data.
 
-So nothing is written twice, and results do not depend on an order. Work is the number of elements times that
-of the updates that each asks. Of several updates of one place the last one stays, unless they are folded.
-An update whose place is outside is dropped; a place below 0 counts from the end.
+Updates of a place that are folded by a sum, a maximum or a minimum are scattered: work is the number of
+updates. All others are stated as reads: every element asks which of the updates are for it. So nothing is
+written twice, and results do not depend on an order; work is the number of elements times that of the updates
+that each asks. Of several updates of one place the last one stays, unless they are folded. An update whose
+place is outside is dropped; a place below 0 counts from the end.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from autotune.models.operators.axes import reshape
-from autotune.models.operators.base import UnsupportedForm, cast, number, stage
+from autotune.models.operators.base import UnsupportedForm, axis_names, cast, number, stage
 from autotune.models.operators.elementwise import where
 from autotune.models.operators.indexing import first_of, from_end
 from autotune.models.operators.known import Scalar, Value
@@ -25,13 +27,16 @@ from autotune.models.operators.reduction import cumulative
 from autotune.models.operators.table import Axis, Cast, Ids, Ints, aten, onnx_op
 from schedules import te
 from schedules.dtypes import DTYPES, computed
-from schedules.expr import Expr, ExprLike
-from schedules.ops.axes import broadcast
+from schedules.expr import Expr, ExprLike, dtype_of, wrap
+from schedules.ops.axes import broadcast, named
+from schedules.te.extent import is_open
 from schedules.te.scalars import limit
 from schedules.te.tensors import IterVar
 
 # Most comparisons of elements with updates.
 MOST = 2**32
+# Fewest updates that each element would ask where they are scattered.
+PUSHED = 5
 
 
 @dataclass(frozen=True)
@@ -52,10 +57,10 @@ _FOLDS: dict[str, tuple[Callable[..., te.Reduction], Callable[[Expr, Expr], Expr
     "max": (te.max, te.maximum, lambda dtype: limit(dtype, -1)),
     "min": (te.min, te.minimum, lambda dtype: limit(dtype, 1)),
 }
-# found(index of an element, index of an update): whether the update is for the element.
-Found = Callable[[Sequence[Expr], Sequence[ExprLike]], Expr]
-# value(index of an element, index of an update): what the update writes there.
-Written = Callable[[Sequence[Expr], Sequence[ExprLike]], Expr]
+# place(index of an update): for each dimension the axis of the update that it has, or the index that is data.
+Place = Callable[[Sequence[ExprLike]], Sequence[ExprLike]]
+# value(index of an update): what it writes.
+Written = Callable[[Sequence[ExprLike]], ExprLike]
 
 
 def _afford(elements: int, updates: int) -> None:
@@ -70,21 +75,38 @@ def _afford(elements: int, updates: int) -> None:
 @dataclass(frozen=True)
 class _Updates:
     """Updates of ``x``. ``shape``: of the part of it that may be updated. ``inside``: conditions for an
-    element to be in it. ``extents``: of what every element asks, with reduction axes ``over`` and the index
-    ``u`` of an update."""
+    element to be in it. ``points``: extents of the updates. ``rows``: {dimension of ``x``: the axis of an
+    update that it has}; ``place`` tells the others. Every element asks all updates of its rows, which have
+    the ``extents``, with reduction axes ``over`` and the index ``u``."""
 
     x: te.Tensor
     shape: Sequence[int]
     inside: Callable[[Sequence[Expr]], Sequence[Expr]]
-    extents: Sequence[int]
-    found: Found
+    points: Sequence[int]
+    rows: Mapping[int, int]
+    place: Place
     written: Written
     over: Sequence[IterVar]
     u: Sequence[ExprLike]
 
+    @property
+    def extents(self) -> list[int]:
+        return [n for a, n in enumerate(self.points) if a not in self.rows.values()]
+
+    def update(self, at: Sequence[Expr], index: Sequence[ExprLike]) -> list[ExprLike]:
+        """The index of an update among all, of one in the rows of an element."""
+        own, rest = {a: at[d] for d, a in self.rows.items()}, iter(index)
+        return [own[a] if a in own else next(rest) for a in range(len(self.points))]
+
+    def found(self, at: Sequence[Expr], index: Sequence[ExprLike]) -> Expr:
+        """Whether an update is for an element."""
+        place = self.place(self.update(at, index))
+        data = [(at[d], i) for d, i in enumerate(place) if d not in self.rows]
+        return te.all(*(te.equal(i, te.cast(own, dtype_of(wrap(i)))) for own, i in data))
+
     def value(self, at: Sequence[Expr], index: Sequence[ExprLike], dtype: str) -> Expr:
         """What an update writes."""
-        return te.cast(self.written(at, index), dtype)
+        return te.cast(self.written(self.update(at, index)), dtype)
 
     def finish(
         self, value: Callable[[Sequence[Expr]], Expr], there: Callable[[Sequence[Expr]], Expr | None]
@@ -103,15 +125,18 @@ class _Updates:
 
 def _updated(
     x: te.Tensor, shape: Sequence[int], inside: Callable[[Sequence[Expr]], Sequence[Expr]],
-    updates: Sequence[int], found: Found, written: Written, fold: Fold,
+    points: Sequence[int], rows: Mapping[int, int], place: Place, written: Written, fold: Fold,
 ) -> te.Tensor:  # fmt: skip
     """``x`` with updates; the arguments are those of `_Updates`."""
-    _afford(math.prod(shape), math.prod(updates))
+    updates = [n for a, n in enumerate(points) if a not in rows.values()]
     over = [te.reduce_axis(n, f"r{d}") for d, n in enumerate(updates) if n > 1]
     rest = iter(over)
     u: list[ExprLike] = [next(rest) if n > 1 else 0 for n in updates]
-    all_ = _Updates(x, shape, inside, updates, found, written, over, u)
-    return _with_last(all_) if fold.kind == "last" else _with_folded(all_, fold)
+    all_ = _Updates(x, shape, inside, points, rows, place, written, over, u)
+    if fold.kind in _PUSHED and math.prod(updates) >= PUSHED and not any(map(is_open, (*shape, *points))):
+        return _with_folded(all_, fold, _pushed)
+    _afford(math.prod(shape), math.prod(updates))
+    return _with_last(all_) if fold.kind == "last" else _with_folded(all_, fold, _asked)
 
 
 def _with_last(us: _Updates) -> te.Tensor:
@@ -139,22 +164,42 @@ def _with_last(us: _Updates) -> te.Tensor:
     return us.finish(of_latest, lambda at: latest[tuple(at)] >= 0)
 
 
-def _with_folded(us: _Updates, fold: Fold) -> te.Tensor:
-    """All updates of a place as one."""
-    reduction, join, neutral = _FOLDS[fold.kind]
-    wide = computed(us.x.dtype) if us.x.dtype != "bool" else "int32"
-    one, none = te.const(1, "int32"), te.const(0, "int32")
+# {kind: what scatters the updates}.
+_PUSHED = {"add": te.scatter_add, "mean": te.scatter_add, "max": te.scatter_max, "min": te.scatter_min}
+# (updates, kind of the fold, dtype, what each writes instead, name) to one value for each element.
+Joined = Callable[[_Updates, str, str, "Expr | None", str], te.Tensor]
+
+
+def _pushed(us: _Updates, kind: str, dtype: str, instead: Expr | None, name: str) -> te.Tensor:
+    """Each update goes to its element."""
+    axes = axis_names(len(us.points))
+
+    def value(*p: Expr) -> Expr:
+        return te.cast(us.written(p), dtype) if instead is None else instead
+
+    index = named(axes, lambda *p: tuple(us.place(p)))
+    return _PUSHED[kind](us.shape, index, named(axes, value), us.points, name=name)
+
+
+def _asked(us: _Updates, kind: str, dtype: str, instead: Expr | None, name: str) -> te.Tensor:
+    """Each element asks all updates of its rows."""
+    reduction, _, neutral = _FOLDS[kind]
 
     def all_of(*at: Expr) -> Expr | te.Reduction:
-        mine = te.select(us.found(at, us.u), us.value(at, us.u, wide), neutral(wide))
+        own = us.value(at, us.u, dtype) if instead is None else instead
+        mine = te.select(us.found(at, us.u), own, neutral(dtype))
         return reduction(mine, axis=tuple(us.over)) if us.over else mine
 
-    def counted(*at: Expr) -> Expr | te.Reduction:
-        mine = te.select(us.found(at, us.u), one, none)
-        return te.sum(mine, axis=tuple(us.over)) if us.over else mine
+    return stage(us.shape, all_of, name)
 
-    total = stage(us.shape, all_of, fold.kind)
-    counts = stage(us.shape, counted, "count") if fold.kind == "mean" or not fold.own else None
+
+def _with_folded(us: _Updates, fold: Fold, joined: Joined) -> te.Tensor:
+    """All updates of a place as one."""
+    _, join, _ = _FOLDS[fold.kind]
+    wide = computed(us.x.dtype) if us.x.dtype != "bool" else "int32"
+    one = te.const(1, "int32")
+    total = joined(us, fold.kind, wide, None, fold.kind)
+    counts = joined(us, "add", "int32", one, "count") if fold.kind == "mean" or not fold.own else None
 
     def value(at: Sequence[Expr]) -> Expr:
         t = total[tuple(at)]
@@ -182,16 +227,14 @@ def scatter_elements(
     def inside(at: Sequence[Expr]) -> list[Expr]:
         return [at[d] < n for d, n in enumerate(shape) if n < x.shape[d]]
 
-    def index(at: Sequence[Expr], u: Sequence[ExprLike]) -> tuple[ExprLike, ...]:
-        return (*at[:axis], u[0], *at[axis + 1 :])
+    def place(p: Sequence[ExprLike]) -> list[ExprLike]:
+        return [*p[:axis], from_end(ids[tuple(p)], x.shape[axis]), *p[axis + 1 :]]
 
-    def found(at: Sequence[Expr], u: Sequence[ExprLike]) -> Expr:
-        return te.equal(from_end(ids[index(at, u)], x.shape[axis]), te.cast(at[axis], ids.dtype))
+    def written(p: Sequence[ExprLike]) -> Expr:
+        return src[tuple(p)] if isinstance(src, te.Tensor) else src
 
-    def written(at: Sequence[Expr], u: Sequence[ExprLike]) -> Expr:
-        return src[index(at, u)] if isinstance(src, te.Tensor) else src
-
-    return _updated(x, shape, inside, [ids.shape[axis]], found, written, fold)
+    rows = {d: d for d in range(len(shape)) if d != axis}
+    return _updated(x, shape, inside, ids.shape, rows, place, written, fold)
 
 
 def scatter_slices(
@@ -203,19 +246,22 @@ def scatter_slices(
     where = [d for d, _ in ids]
     kept = [d for d in range(len(x.shape)) if d not in where]
 
-    def found(at: Sequence[Expr], u: Sequence[ExprLike]) -> Expr:
-        return te.all(
-            *(
-                te.equal(from_end(t[broadcast(t.shape, u)], x.shape[d]), te.cast(at[d], t.dtype))  # type: ignore[arg-type]
-                for d, t in ids
-            )
-        )
+    data, count = dict(ids), len(outer)
 
-    def written(at: Sequence[Expr], u: Sequence[ExprLike]) -> Expr:
-        rest = [at[d] for d in kept]
-        return src[broadcast(src.shape, [*rest[:first], *u, *rest[first:]])]  # type: ignore[list-item]
+    def place(p: Sequence[ExprLike]) -> list[ExprLike]:
+        rest = iter(p[count:])
+        return [
+            from_end(data[d][broadcast(data[d].shape, p[:count])], n) if d in data else next(rest)  # type: ignore[arg-type]
+            for d, n in enumerate(x.shape)
+        ]
 
-    return _updated(x, x.shape, lambda at: [], outer, found, written, fold)
+    def written(p: Sequence[ExprLike]) -> Expr:
+        rest = p[count:]
+        return src[broadcast(src.shape, [*rest[:first], *p[:count], *rest[first:]])]  # type: ignore[list-item]
+
+    rows = {d: count + k for k, d in enumerate(kept)}
+    points = [*outer, *(x.shape[d] for d in kept)]
+    return _updated(x, x.shape, lambda at: [], points, rows, place, written, fold)
 
 
 def scatter_nd(x: te.Tensor, ids: te.Tensor, src: te.Tensor, fold: Fold = LAST) -> te.Tensor:
@@ -227,15 +273,13 @@ def scatter_nd(x: te.Tensor, ids: te.Tensor, src: te.Tensor, fold: Fold = LAST) 
             f"updates of {list(src.shape)} at indices of {list(ids.shape)} for data of {list(x.shape)}"
         )
 
-    def found(at: Sequence[Expr], u: Sequence[ExprLike]) -> Expr:
-        return te.all(
-            *(te.equal(from_end(ids[(*u, d)], x.shape[d]), te.cast(at[d], ids.dtype)) for d in range(depth))
-        )
+    def place(p: Sequence[ExprLike]) -> list[ExprLike]:
+        u, rest = p[: len(outer)], p[len(outer) :]
+        return [*(from_end(ids[(*u, d)], x.shape[d]) for d in range(depth)), *rest]
 
-    def written(at: Sequence[Expr], u: Sequence[ExprLike]) -> Expr:
-        return src[(*u, *at[depth:])]
-
-    return _updated(x, x.shape, lambda at: [], outer, found, written, fold)
+    rows = {d: len(outer) + d - depth for d in range(depth, len(x.shape))}
+    points = [*outer, *x.shape[depth:]]
+    return _updated(x, x.shape, lambda at: [], points, rows, place, lambda p: src[tuple(p)], fold)
 
 
 def masked_scatter(x: te.Tensor, mask: te.Tensor, src: te.Tensor) -> te.Tensor:
@@ -378,6 +422,26 @@ def _index_add(
     if node.name != "index_copy":
         fold = _fold_of(node, "sum" if node.name == "index_add" else reduce, include_self)
     return scatter_slices(x, [(dim, ids)], src, ids.shape, dim, fold)
+
+
+@aten("embedding_dense_backward.default")
+def _embedding_backward(
+    node: TorchNode, dy: te.Tensor, ids: Ids, rows: int, padding_idx: int, by_count: bool
+) -> te.Tensor:
+    """The gradient of a table: rows that were read several times get all that was for them."""
+    if by_count:
+        raise UnsupportedForm("gradients that are divided by how often a row is read are not supported")
+    rank, depth = len(ids.shape), dy.shape[-1]
+
+    def index(*p: Expr) -> tuple[Expr, Expr]:
+        row = ids[p[:rank]]
+        return te.select(te.equal(row, padding_idx), te.const(-1, ids.dtype), row), p[rank]
+
+    axes = axis_names(rank + 1)
+    total = te.scatter_add(
+        (rows, depth), named(axes, index), named(axes, lambda *p: dy[p]), dy.shape, name="sum"
+    )
+    return cast(total, node.dtype)
 
 
 @aten("index_put.default", "_unsafe_index_put.default")

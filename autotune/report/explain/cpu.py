@@ -7,6 +7,7 @@ from typing import Any
 
 from autotune.report.explain.definition import ARITHMETIC, BYTES, SPECIAL
 from autotune.results.explanation import Row, Section
+from schedules import expr as E
 from schedules.constants import split_constants
 from schedules.dtypes import DTYPES
 from schedules.ir import Nest, blocks
@@ -214,9 +215,13 @@ def _block(nest: Nest, b: BlockFacts, m: dict[str, float], rates: CpuRates, targ
 
 
 def _tails(nest: Nest, block: str) -> Row:
-    found = next(iterations(nest, b) for b in blocks(nest.body) if b.name == block)
+    b = next(b for b in blocks(nest.body) if b.name == block)
+    found = iterations(nest, b)
     if found is None:
-        return Row("tails", "not known: data decides what runs", "estimate", {"guarded": None})
+        why = (
+            "data decides what runs" if any(map(E.loads, b.where)) else "too many loops depend on each other"
+        )
+        return Row("tails", f"not known: {why}", "estimate", {"guarded": None})
     text = "none: every iteration runs"
     if found.run < found.all:
         text = f"{percent(found.guarded)} are cut off: {found.run:,} of {found.all:,} iterations run"

@@ -57,7 +57,7 @@ def compute(x, y, a, b, c, out):
 def crc16(data, out):
     crc = 0xFFFF
     for i in range(data.shape[0]):
-        crc = crc ^ data[i]
+        crc = crc ^ int(data[i])
         for b in range(8):
             if crc & 1 == 1:
                 crc = (crc >> 1) ^ 0x8408

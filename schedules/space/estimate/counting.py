@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache, reduce
 from operator import mul
 from typing import Any
@@ -18,6 +19,8 @@ from schedules.ir.nest import bound
 from schedules.space.holes import Columns
 
 Number = Any  # a float, or a column of them
+# Nodes from which on equal parts of an expression count once. Smaller ones count as they are written.
+LARGE = 256
 # Operations of the instructions that convert float16 (F16C). Other floats of storage have expressions.
 HALF_STEPS = 2
 
@@ -36,10 +39,16 @@ def product(xs: list[Expr]) -> Expr:
 def arithmetic(b: Block) -> tuple[int, int]:
     """(operations, special functions) of one instance, a reduction's own operation included. Operations of
     integers count in what computes integers: elsewhere they are indices."""
-    ops = [x for v in b.values for x in E.walk(v)]
+    ops = [x for v in b.values for x in _computed(v)]
     flops = sum(isinstance(x, (E.Binary, E.Fma)) and E.is_float(E.dtype_of(x)) for x in ops)
     special = sum(isinstance(x, E.Call) and not FUNCTIONS[x.fn].cheap for x in ops)
     return flops + len(_integers(b)) + len(b.writes) * (b.reducer is not None), special
+
+
+def _computed(e: Expr) -> Iterable[Expr]:
+    """The nodes of an expression. Of a large one, in which stages stand that are computed where they are
+    read, equal ones count once: code computes them once."""
+    return E.walk(e) if E.size(e)[0] <= LARGE else set(E.distinct(e))
 
 
 def integer_steps(b: Block) -> int:
@@ -79,7 +88,7 @@ def _operations(e: Expr) -> int:
 def _integers(b: Block) -> list[E.Binary]:
     if any(E.is_float(E.dtype_of(v)) for v in b.values):
         return []
-    ops = [x for v in b.values for x in E.walk(v) if isinstance(x, E.Binary)]
+    ops = [x for v in b.values for x in _computed(v) if isinstance(x, E.Binary)]
     return [x for x in ops if E.dtype_of(x) != E.INDEX and not E.is_float(E.dtype_of(x))]
 
 

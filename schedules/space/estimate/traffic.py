@@ -19,7 +19,7 @@ from schedules.dtypes import DTYPES
 from schedules.expr import Const, Expr
 from schedules.ir import Block, Buffer, Loop, Nest, Seq, Stmt, blocks
 from schedules.ir.nest import bound, reads
-from schedules.ir.regions import footprint
+from schedules.ir.regions import footprint, values_at_most
 from schedules.ir.strides import as_row_major
 from schedules.model import LINE
 
@@ -132,6 +132,10 @@ class _Count:
             each = self.touched(inside)
             for buffer, n in self.touched(s).items():
                 if not writes or buffer in wrote:
+                    if n > self.capacity and isinstance(s, Loop) and self.gathers(s, buffer):
+                        anew = (*outside, (s.var, _int(s.extent)))
+                        terms.setdefault(buffer, []).append(TrafficTerm("", each[buffer], anew))
+                        continue
                     whole = isinstance(s, Loop) and each.get(buffer) == n
                     around = self.returning(s, buffer, outside) if whole else outside
                     terms.setdefault(buffer, []).append(TrafficTerm(name, n, around))
@@ -140,6 +144,16 @@ class _Count:
         elif isinstance(s, Seq):
             for x in s.stmts:
                 self.walk(x, outside, terms, writes)
+
+    def gathers(self, loop: Loop, buffer: str) -> bool:
+        """Whether each iteration of a loop reads a buffer at places that are read from others: anywhere."""
+        return any(
+            E.loads(i) and loop.var in E.variables(i)
+            for b in blocks(loop)
+            for u in self.uses[id(b)]
+            if u.buffer.name == buffer
+            for i in u.at
+        )
 
     def returning(
         self, s: Stmt, buffer: str, outside: tuple[tuple[str, int], ...]
@@ -217,7 +231,8 @@ def places_of(nest: Nest, b: Block) -> tuple[BlockAccess, ...]:
 
 
 def _lines(ats: Sequence[tuple[Expr, ...]], buf: Buffer, inner: dict[str, Expr]) -> int:
-    """Cache lines of the box that accesses touch together. Rows that lie closer than a line share lines."""
+    """Cache lines of the box that accesses touch together. Rows that lie closer than a line share lines.
+    Where a place is read from a buffer, each of its values has lines of its own, as far as there are some."""
     if not buf.shape:
         return 1
     shape = [_int(n) for n in buf.shape]
@@ -228,6 +243,13 @@ def _lines(ats: Sequence[tuple[Expr, ...]], buf: Buffer, inner: dict[str, Expr])
     ]
     lines, reach, pitch, dense = 1, item, item, True
     for d in reversed(range(len(shape))):
+        places = list(dict.fromkeys(at[d] for at in ats))
+        if any(map(E.loads, places)):
+            count = sum(_int(values_at_most(i, inner)) for i in places)
+            whole = math.ceil(shape[d] * pitch / LINE) if dense else lines * shape[d]
+            lines, dense = max(1, min(lines * count, whole)), False
+            pitch *= shape[d]
+            continue
         step = _step([at[d] for at in ats], inner)
         count, apart = math.ceil(box[d] / step), step * pitch
         if dense and apart - reach < LINE:  # rows that leave out no line

@@ -8,6 +8,7 @@ from collections.abc import Hashable
 from schedules import expr as E
 from schedules.expr import Expr, Load, Var
 from schedules.ir import Block, Nest, blocks
+from schedules.ir.nest import is_scatter, places_of
 from schedules.space.sketch_builder import SketchBuilder
 
 
@@ -34,7 +35,8 @@ def _likeness(nest: Nest, b: Block) -> Hashable:
             return Load(name, tuple(E.rewrite(i, unnamed) for i in e.indices), e.dtype)
         return None
 
-    values = tuple(E.rewrite(v, unnamed) for v in (*b.values, *b.where))
+    every = (*b.values, *b.where, *(places_of(b) if is_scatter(b) else ()))
+    values = tuple(E.rewrite(v, unnamed) for v in every)
     if b.reducer is None:
         return len(b.iters), len(b.writes), values
     buffers = [nest.buffer(name) for name in seen]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from math import prod
 
-from schedules.ir import Block, Nest
-from schedules.ir.nest import readers
-from schedules.primitives.inline import outgrown
+from schedules import expr as E
+from schedules.ir import Block, Nest, blocks
+from schedules.ir.nest import find_block, readers, reads, writers
+from schedules.primitives.inline import Inline, outgrown
+from schedules.space.estimate.counting import arithmetic
 from schedules.space.rules.patterns import (
     MAX_INLINED,
     computed_again,
@@ -24,8 +26,11 @@ from schedules.space.rules.patterns import (
 )
 from schedules.space.sketch_builder import SketchBuilder
 
-# Largest expression (nodes) of a reader for whose neighbours a stage would be computed again.
-MAX_AGAIN = 256
+# Largest expression of a reader for whose neighbours a stage would be computed again: different nodes, and
+# nodes as they are written, which take time to compile.
+MAX_AGAIN, MAX_WRITTEN = 256, 2048
+# Before a way: it is that of the one stage that is kept.
+ONE = "one-"
 # Fewest results that need a byte for it to be made ahead.
 FEWEST_USES = 3
 
@@ -43,10 +48,11 @@ def inline_stages(
 
     ``padding(d, stage, readers)``: whether to inline a guarded copy that reductions read; None: as any other
     stage. ``costly_in_tiles``: whether a tiled reduction may compute a costly stage as it reads it. Stages
-    whose values would then be computed several times may stay, all of them or none: a structural choice.
-    ``ways``: what then becomes of them. ``stay``: stages that are not inlined. Returns the way, "" if
-    none stay."""
+    whose values would then be computed several times may stay, all of them or none, or the one that saves
+    most: a structural choice. ``ways``: what then becomes of them. ``stay``: stages that are not inlined.
+    Returns the way, "" if none stay."""
     again: str | None = None
+    kept = ""
     for name in d.s.blocks():
         nest, b = d.s.nest, d.block(name)
         if name in stay or not is_map(b) or len(b.writes) != 1:
@@ -54,7 +60,7 @@ def inline_stages(
         if b.writes[0].buffer in nest.params or outgrows(nest, b):
             continue
         users = readers(nest, b.writes[0].buffer)
-        if not users:
+        if not users or len(writers(nest, b.writes[0].buffer)) > 1:
             continue
         reducing = [u for u in users if u.reducer is not None]
         if reducing and (_is_filled_with_zero_point(nest, b) or _is_factor(nest, b, reducing)):
@@ -70,13 +76,57 @@ def inline_stages(
         if is_costly(b) and (wider or len(users) > 1 or tiled):
             continue
         if computed_again(nest, b):
-            large = outgrown(nest, b, MAX_AGAIN, MAX_INLINED[1]) is not None
+            large = _grows_large(nest, b)
             if again is None:
-                again = d.choose("stages", (*ways,) if large else ("", *ways))
-            if again or large:
+                kept = saves_most(nest, stay)
+                every = [*ways, *(f"{ONE}{way}" for way in ways)] if kept else ways
+                again = d.choose("stages", (*every,) if large else ("", *every))
+            if large or (name == kept if again.startswith(ONE) else again):
                 continue
         d.s.inline(name)
-    return again or ""
+    return (again or "").removeprefix(ONE)
+
+
+def saves_most(nest: Nest, stay: Collection[str] = ()) -> str:
+    """Of two stages or more that readers would compute again, the one that spares most operations if it is
+    kept while the others are computed where they are read; "" where there are fewer, or the others would
+    grow large. ``stay``: stages that are kept anyway."""
+    saved: dict[str, int] = {}
+    uses: dict[str, int] = {}  # how often a point of a root asks for a stage
+    for b in reversed([x for x in blocks(nest.body) if is_map(x) and len(x.writes) == 1]):
+        made = b.writes[0].buffer
+        users = readers(nest, made)
+        uses[b.name] = max(1, sum(uses.get(u.name, 1) * _places(u, made) for u in users))
+        if b.name not in stay and made not in nest.params and computed_again(nest, b):
+            saved[b.name] = (uses[b.name] - 1) * max(1, sum(arithmetic(b)))
+    if len(saved) < 2:
+        return ""
+    kept = max(saved, key=lambda x: saved[x])
+    for name in reversed(saved):
+        if name == kept:
+            continue
+        if _grows_large(nest, find_block(nest, name)):
+            return ""
+        nest = Inline(name).apply(nest)
+    return kept
+
+
+def _places(user: Block, buffer: str) -> int:
+    """At how many places a point of a block reads a buffer."""
+    return len({x.indices for x in reads(user) if x.buffer == buffer})
+
+
+def _grows_large(nest: Nest, b: Block) -> bool:
+    """Whether a reader would do more than `MAX_AGAIN` different operations with a stage inlined. What stands
+    in it several times is computed once."""
+    if outgrown(nest, b, MAX_AGAIN, MAX_INLINED[1]) is None:
+        return False
+    if outgrown(nest, b, MAX_WRITTEN, MAX_INLINED[1]) is not None:
+        return True
+    inlined = Inline(b.name).apply(nest)
+    users = {u.name for u in readers(nest, b.writes[0].buffer)}
+    values = (v for u in blocks(inlined.body) if u.name in users for v in u.values)
+    return any(E.different(v) > MAX_AGAIN for v in values)
 
 
 def _is_filled_with_zero_point(nest: Nest, b: Block) -> bool:

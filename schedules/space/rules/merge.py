@@ -17,7 +17,7 @@ from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
 from schedules.ir import Block, Nest, blocks, const
-from schedules.ir.nest import behind
+from schedules.ir.nest import behind, is_scatter, places_of
 from schedules.ir.strides import goes_on
 from schedules.space.sketch_builder import SketchBuilder
 
@@ -85,13 +85,15 @@ class _Uses:
 
     @staticmethod
     def of(b: Block) -> _Uses:
-        found = [x for v in (*b.values, *b.where) for x in _parts(v)]
+        found = [
+            x for v in (*b.values, *b.where, *(places_of(b) if is_scatter(b) else ())) for x in _parts(v)
+        ]
         loads = tuple(dict.fromkeys(x for x in found if isinstance(x, Load)))
         return _Uses(b, loads, tuple(dict.fromkeys(x for x in found if not isinstance(x, Load))))
 
     def pairs(self) -> list[int]:
         """Neighbouring axes of one kind, both longer than 1."""
-        its = self.block.iters
+        its = () if is_scatter(self.block) else self.block.iters
         return [
             n
             for n, (a, b) in enumerate(pairwise(its))

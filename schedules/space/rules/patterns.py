@@ -9,7 +9,7 @@ from schedules import expr as E
 from schedules.expr import Binary, Compare, Const, Expr, Load, Select, Var
 from schedules.functions import FUNCTIONS
 from schedules.ir import Block, Nest, blocks
-from schedules.ir.nest import find_loop, readers, reads
+from schedules.ir.nest import find_loop, is_scatter, places_of, readers, reads
 from schedules.ir.strides import as_row_major
 from schedules.primitives.inline import outgrown
 from schedules.primitives.skip_zeros import zero_steps
@@ -47,7 +47,7 @@ def operands(b: Block) -> list[Load]:
     """Loads of a block, without those of its own partial result and those that are read as indices."""
     own = {w.buffer for w in b.writes}
     every = reads(b)
-    indices = {y for x in every for i in x.indices for y in E.loads(i)}
+    indices = {y for i in (*(i for x in every for i in x.indices), *places_of(b)) for y in E.loads(i)}
     return [x for x in every if x.buffer not in own and x not in indices]
 
 
@@ -187,7 +187,7 @@ def has_product(b: Block) -> bool:
 def is_row_reduction(nest: Nest, b: Block) -> bool:
     """Whether a reduction goes along memory, as row sums and norms do: lanes then belong to the reduction, as
     nothing is contiguous along the output."""
-    if b.reducer is None:
+    if b.reducer is None or is_scatter(b):
         return False
     v = vector_axis(b)
     n = extents(b)

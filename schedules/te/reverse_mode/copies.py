@@ -36,7 +36,7 @@ def without_copies(roots: Sequence[Tensor], fixed: Collection[Op]) -> list[Tenso
                     made = _moved(new, value) or made
         op = made.op
         assert op is not None
-        return equal.setdefault((op.axes, op.reduce_axes, op.values, op.reducer), made)
+        return equal.setdefault((op.axes, op.reduce_axes, op.values, op.places, op.reducer), made)
 
     return rebuilt(roots, change)
 
@@ -46,6 +46,8 @@ def _moved(copy: Op, x: TensorLoad) -> Tensor | None:
     number."""
     source = x.tensor.op
     assert source is not None
+    if source.places:
+        return None
     env: dict[str, Expr] = {}
     for (v, _), i in zip(source.axes, x.indices, strict=True):
         terms, _ = affine.linear(i)

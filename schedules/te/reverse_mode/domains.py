@@ -14,7 +14,13 @@ def with_domains(roots: Sequence[Tensor], fixed: Collection[Op]) -> list[Tensor]
     is one again."""
 
     def change(old: Op, new: Op) -> Tensor | None:
-        if old in fixed or new.reducer is None or new.reducer.name != "sum" or len(new.values) != 1:
+        if (
+            old in fixed
+            or new.reducer is None
+            or new.places
+            or new.reducer.name != "sum"
+            or len(new.values) != 1
+        ):
             return None
         conditions, value = guards(new.values[0])
         affine = [c for c in conditions if not flaw_of_condition(c)]

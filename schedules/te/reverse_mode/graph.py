@@ -52,12 +52,12 @@ def stage(
     axes = tuple((v.name, n) for v, n in zip(targets(len(shape)), shape, strict=True))
     dtype = E.dtype_of(value)
     op = Op(
-        axes, tuple((reduce or {}).items()), (value,), _reducer(dtype, product) if reduce else None, (name,)
+        axes, tuple((reduce or {}).items()), (value,), reducer_of(dtype, product) if reduce else None, (name,)
     )
     return Tensor(tuple(shape), dtype, name, op)
 
 
-def _reducer(dtype: str, product: bool) -> Reducer:
+def reducer_of(dtype: str, product: bool = False) -> Reducer:
     """The reducer of `te.sum` or `te.prod`."""
     x, y = operand("x0", dtype), operand("y0", dtype)
     if product:
@@ -147,7 +147,7 @@ def loads(e: Expr) -> list[TensorLoad]:
 
 def reads(op: Op) -> list[TensorLoad]:
     """All loads of a stage."""
-    return [x for v in op.values for x in loads(v)]
+    return [x for v in (*op.values, *op.places) for x in loads(v)]
 
 
 def stages(roots: Sequence[Tensor]) -> list[Op]:

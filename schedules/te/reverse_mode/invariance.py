@@ -81,7 +81,7 @@ def _stage(
     if op.reducer is not None and change != _NONE:
         how = op.reducer.operation(n)
         times = math.prod(n for _, n in op.reduce_axes)
-        if op.where and how not in ("max", "min"):
+        if (op.where or op.places) and how not in ("max", "min"):
             raise _Unknown  # of as many terms as the row has
         if how == "+":
             change = _Change(change.shift * times, change.scale)

@@ -48,7 +48,10 @@ def padded(roots: Sequence[Tensor], fixed: Collection[Op]) -> list[Tensor]:
     plans = {
         op: plan
         for op in stages(roots)
-        if op not in fixed and op.reducer is not None and (plan := _plan(op, boxes)) is not None
+        if op not in fixed
+        and op.reducer is not None
+        and not op.places
+        and (plan := _plan(op, boxes)) is not None
     }
     origin: dict[Key, Key] = {}
     copies: dict[Key, Tensor] = {}

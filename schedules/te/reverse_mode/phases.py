@@ -50,7 +50,7 @@ def in_phases(roots: Sequence[Tensor], fixed: Collection[Op]) -> list[Tensor]:
     """The same tensors; sums with strides are done in phases."""
 
     def change(old: Op, new: Op) -> Tensor | None:
-        return None if old in fixed or new.reducer is None else _divided(new)
+        return None if old in fixed or new.reducer is None or new.places else _divided(new)
 
     return rebuilt(roots, change)
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from schedules import expr as E
 from schedules.errors import WorkloadError
 from schedules.expr import Expr, Var
-from schedules.te.reverse_mode.graph import at, placed, stage, targets
+from schedules.te.reverse_mode.graph import at, like, placed, stage, targets
 from schedules.te.tensors import Op, Tensor
 
 
@@ -45,7 +45,7 @@ def values_gradients(
 
 
 def _over_own_axes(op: Op, t: Tensor) -> Expr:
-    return at(t, [Var(v) for v, _ in op.axes])
+    return at(t, op.places or [Var(v) for v, _ in op.axes])
 
 
 def _reduced(op: Op, value: Expr, name: str, product: bool = False) -> Expr:
@@ -55,13 +55,20 @@ def _reduced(op: Op, value: Expr, name: str, product: bool = False) -> Expr:
     env: dict[str, Expr] = {**{v: to for (v, _), to in spatial}, **dict(reduce)}
     extents = {to.name: n for (_, to), (_, n) in zip(reduce, op.reduce_axes, strict=True)}
     shape = tuple(n for _, n in op.axes)
-    return _over_own_axes(op, stage(shape, placed(value, env), extents, name, product))
+    made = stage(shape, placed(value, env), extents, name, product)
+    if op.places:
+        assert made.op is not None
+        places = tuple(placed(p, env) for p in op.places)
+        made = like(made.op, made.op.values[0], places=places)
+    return _over_own_axes(op, made)
 
 
 def _extreme(op: Op, n: int, head: Expr, value: Expr) -> Expr:
     hit = E.compare("==", value, own_element(op, n))
     one = E.wrap(1.0, E.dtype_of(value))
     ties = _reduced(op, E.select(hit, one, 0.0), "ties")
+    if op.places:  # divided at each term: the element of both is in the data
+        return E.select(hit, E.binary("/", head, ties), 0.0)
     spatial = dict(zip((v for v, _ in op.axes), targets(len(op.axes)), strict=True))
     share = placed(E.binary("/", head, ties), spatial)
     shares = stage(tuple(k for _, k in op.axes), share, name="share")

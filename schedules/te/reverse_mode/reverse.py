@@ -37,6 +37,7 @@ from schedules.te.reverse_mode.graph import (
 from schedules.te.reverse_mode.invariance import without_effect
 from schedules.te.reverse_mode.pads import padded
 from schedules.te.reverse_mode.phases import in_phases
+from schedules.te.reverse_mode.push import is_gathered, push
 from schedules.te.reverse_mode.reductions import own_element, values_gradients
 from schedules.te.reverse_mode.sized import sizes_in, with_open_sizes
 from schedules.te.reverse_mode.slopes import Term, terms
@@ -111,7 +112,7 @@ def gradient(
     def derive(form: Callable[[Tensor], Tensor]) -> list[Tensor]:
         seeds = [form(h) if isinstance(h, Tensor) else h for h in heads]
         of_outs, of_ins, of_kept = (list(map(form, ts)) for ts in (outs, ins, kept))
-        return _derived(of_outs, of_ins, of_kept, seeds)
+        return _derived(of_outs, of_ins, of_kept, seeds, not dims)  # scatters have fixed sizes
 
     return with_open_sizes(roots, dims, derive) if dims else inside(derive(lambda t: t))
 
@@ -130,19 +131,24 @@ def inside(results: list[Tensor], what: str = "a gradient") -> list[Tensor]:
     for op in stages(results):
         extents = dict((*op.axes, *op.reduce_axes))
         name = op.names[0] or what
-        check_loads(name, op.values, extents, lambda e: e.tensor.shape, op.where)  # type: ignore[attr-defined]
+        read_by = (*op.values, *op.places)
+        check_loads(name, read_by, extents, lambda e: e.tensor.shape, op.where)  # type: ignore[attr-defined]
     return results
 
 
 def _derived(
-    outs: Sequence[Tensor], ins: Sequence[Tensor], kept: Sequence[Tensor], heads: Sequence[Tensor | Const]
+    outs: Sequence[Tensor],
+    ins: Sequence[Tensor],
+    kept: Sequence[Tensor],
+    heads: Sequence[Tensor | Const],
+    pushes: bool,
 ) -> list[Tensor]:
-    """The gradients, of what is checked."""
+    """The gradients, of what is checked. ``pushes``: as of `_Reverse`."""
     ops, _ = discover([t.op for t in outs if t.op is not None])
     for op in ops:
-        require_plain(op, "te.gradient", but="where")
+        require_plain(op, "te.gradient", but="places" if op.places else "where")
     seeds = [E.widen(load(h)) if isinstance(h, Tensor) else h for h in heads]
-    found = _Reverse(ops, outs, seeds, {key(t) for t in ins})
+    found = _Reverse(ops, outs, seeds, {key(t) for t in ins}, pushes)
     results = [found.gradient(t) for t in ins]
     fixed = {*ops, *stages([h for h in heads if isinstance(h, Tensor)])}
     scans = any(map(states_of, in_groups(ops)))
@@ -186,8 +192,14 @@ class _Reverse:
     """The gradients of all tensors between outputs and inputs."""
 
     def __init__(
-        self, ops: Sequence[Op], outs: Sequence[Tensor], heads: Sequence[Expr], wanted: set[Key]
+        self,
+        ops: Sequence[Op],
+        outs: Sequence[Tensor],
+        heads: Sequence[Expr],
+        wanted: set[Key],
+        pushes: bool = True,
     ) -> None:
+        self.pushes = pushes  # whether what is gathered gets its gradient by scatters
         self.parts: dict[Key, list[Expr]] = {}  # what readers give, over i0, i1, ...
         self.totals: dict[Key, Expr] = {}
         self.names: dict[Key, str | None] = {}
@@ -279,9 +291,11 @@ class _Reverse:
 
     def hand(self, op: Op, given: Mapping[int, Expr], wanted: Callable[[TensorLoad], bool]) -> None:
         """Hand gradients of a stage's outputs, over i0, i1, ..., to what it reads and is ``wanted``."""
-        env: dict[str, Expr] = {
-            to.name: Var(v) for (v, _), to in zip(op.axes, targets(len(op.axes)), strict=True)
-        }
+        own = op.places or tuple(Var(v) for v, _ in op.axes)
+        env: dict[str, Expr] = {to.name: p for p, to in zip(own, targets(len(own)), strict=True)}
+        steps = any(
+            x.tensor.carry is not None for x in reads(op)
+        )  # what those of a scan make stays in its order
         heads = {n: placed(E.widen(g), env) for n, g in given.items()}
 
         def moves(x: TensorLoad) -> bool:
@@ -297,10 +311,20 @@ class _Reverse:
             for x, found in terms(value, head, stored, self.moves).items():
                 if wanted(x):
                     parts.setdefault(x, []).extend(found)
+        points = _points(op)
         for x, found in parts.items():
-            part = gather(op, x, found, derived_name(x.tensor.name))
+            pushes = self.pushes and is_gathered(x) and (x.tensor.op is None or not steps)
+            part = (push if pushes else gather)(points, x, found, derived_name(x.tensor.name))
             if part is not None:
                 self.give(x.tensor, part)
+
+
+def _points(op: Op) -> Op:
+    """The stage over the axes of its terms: a scattered dimension has none."""
+    if not op.places:
+        return op
+    axes = tuple((v, n) for (v, n), p in zip(op.axes, op.places, strict=True) if p == Var(v))
+    return replace(op, axes=axes, places=())
 
 
 def _not_of(states: Mapping[Key, Tensor], x: TensorLoad) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from schedules import affine
 from schedules import expr as E
@@ -36,9 +37,12 @@ def trimmed(roots: Sequence[Tensor], fixed: Collection[Op]) -> list[Tensor]:
         if old in fixed:
             return None
         value = _moved(new.values[0], starts)
+        if new.places:
+            new = replace(new, places=tuple(_moved(p, starts) for p in new.places))
         box = boxes.get(old)
         if box is None or all(r == (0, n - 1) for r, (_, n) in zip(box, old.axes, strict=True)):
-            return like(new, tidy(value, ranges_of(new))) if value is not new.values[0] else None
+            same = value is new.values[0] and not new.places
+            return None if same else like(new, tidy(value, ranges_of(new)))
         env: dict[str, Expr] = {v: Var(v) + lo for (v, _), (lo, _) in zip(new.axes, box, strict=True)}
         axes = tuple((v, hi - lo + 1) for (v, _), (lo, hi) in zip(new.axes, box, strict=True))
         ranges = {v: (0, n - 1) for v, n in (*axes, *new.reduce_axes)}
@@ -64,7 +68,7 @@ def _boxes(roots: Sequence[Tensor], fixed: Collection[Op]) -> dict[Op, Box]:
     whole = {t.op for t in roots}
     boxes: dict[Op, Box] = {}
     for op in reversed(stages(roots)):
-        if op in whole or op in fixed:
+        if op in whole or op in fixed or op.places:
             box = [(0, n - 1) for _, n in op.axes]
         else:
             box = boxes[op]
@@ -78,7 +82,7 @@ def _boxes(roots: Sequence[Tensor], fixed: Collection[Op]) -> dict[Op, Box]:
             read = [_reach(i, n, conds, ranges) for i, n in zip(x.indices, x.tensor.shape, strict=True)]
             old = boxes.get(source)
             boxes[source] = read if old is None else list(map(affine.hull, read, old))
-    return {op: box for op, box in boxes.items() if op not in whole and op not in fixed}
+    return {op: box for op, box in boxes.items() if op not in whole and op not in fixed and not op.places}
 
 
 def _reach(index: Expr, n: int, conds: tuple[Expr, ...], ranges: dict[str, Range]) -> Range:

@@ -23,7 +23,7 @@ def written_out(roots: Sequence[Tensor], fixed: Collection[Op]) -> list[Tensor]:
     """The same tensors; sums over small windows that are no products are written out."""
 
     def change(old: Op, new: Op) -> Tensor | None:
-        if old in fixed or new.reducer is None or not _is_window(new):
+        if old in fixed or new.reducer is None or new.places or not _is_window(new):
             return None
         names = [v for v, _ in new.reduce_axes]
         places = itertools.product(*(map(Const, range(n)) for _, n in new.reduce_axes))

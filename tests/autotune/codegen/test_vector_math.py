@@ -124,7 +124,8 @@ def _run(jit: llvm.LLJIT, fn: str, lanes: int, *xs: Array) -> Array:
 def _grid(fn: str, dtype: str) -> Array:
     """Dense points where the function moves, logarithmic ones everywhere else, down to the denormals."""
     info = np.finfo(dtype)
-    bound = {"exp": 750.0, "exp2": 1080.0, "sigmoid": 760.0, "sinh": 750.0, "cosh": 750.0}.get(fn, 30.0) if dtype == "float64" else 110.0
+    wide = {"exp": 750.0, "exp2": 1080.0, "sigmoid": 760.0, "sinh": 750.0, "cosh": 750.0}
+    bound = wide.get(fn, 30.0) if dtype == "float64" else 110.0
     low, high = math.log10(float(info.smallest_subnormal)), math.log10(float(info.max)) - 1e-6
     with np.errstate(all="ignore"):
         tiny = (10.0 ** np.linspace(low, high, 6001)).astype(dtype)

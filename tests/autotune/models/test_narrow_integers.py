@@ -201,7 +201,7 @@ def test_a_product_of_activations_of_few_bits_is_one_of_integers() -> None:
     assert integers(optimize(at.import_onnx(model).graph))
 
 
-@pytest.mark.parametrize("dtype", ["int4", "uint4", "int16", "uint16"])
+@pytest.mark.parametrize("dtype", ["int4", "uint4"])
 def test_an_output_of_such_integers_is_refused(dtype: str) -> None:
     """They are kept as wider ones, and a caller would get these."""
     known = [numpy_helper.from_array(np.float32(1), "s"), narrow("z", dtype, np.asarray(1))]
@@ -210,3 +210,15 @@ def test_an_output_of_such_integers_is_refused(dtype: str) -> None:
     why = f"output 'y' has type {dtype}, which is not supported; use one of .*, or dequantize it"
     with pytest.raises(ModelError, match=why):
         at.import_onnx(model)
+
+
+@pytest.mark.parametrize("dtype", ["int16", "uint16"])
+def test_an_output_of_16_bits(dtype: str) -> None:
+    known = [numpy_helper.from_array(np.float32(0.5), "s"), narrow("z", dtype, np.asarray(3))]
+    model = network([nets.node("QuantizeLinear", "x s z", "y")], {"x": (7,)}, known)
+    model.graph.output[0].type.tensor_type.elem_type = getattr(TensorProto, dtype.upper())
+    x = np.array([0.0, 1.25, -7.0, 1e6, -1e6, np.inf, 0.25], np.float32)
+    want = ran(model, {"x": x})
+    assert want.dtype == dtype
+    for have in both(model, x):
+        np.testing.assert_array_equal(have, want, strict=True)

@@ -525,7 +525,7 @@ def test_all_unsupported_operators_are_told_at_once() -> None:
 
 @pytest.mark.parametrize(
     ("elem", "name"),
-    [(TensorProto.UINT16, "uint16"), (TensorProto.STRING, "string"), (TensorProto.COMPLEX64, "complex64"),
+    [(TensorProto.UINT64, "uint64"), (TensorProto.STRING, "string"), (TensorProto.COMPLEX64, "complex64"),
      (TensorProto.FLOAT8E4M3FNUZ, "float8e4m3fnuz"), (TensorProto.UINT4, "uint4")],
 )  # fmt: skip
 def test_types_that_are_not_supported_are_named(elem: int, name: str) -> None:

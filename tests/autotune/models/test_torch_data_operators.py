@@ -82,7 +82,15 @@ def scattering() -> Family:
     """Sums of whole numbers are exact. Places are written twice, of which the last stays in torch too."""
     x, ids, src = ints(3, 6).float(), ints(3, 4, low=0, high=6), ints(3, 4).float()
     once = torch.stack([torch.randperm(6)[:4] for _ in range(3)])
+    many, wide = ints(3, 9, low=0, high=6), ints(3, 9).float()
     return [x, ids, src, once, torch.tensor([2, 0, 2])], [
+        lambda x, i, s, p, r: x.scatter_add(1, many, wide),
+        lambda x, i, s, p, r: x.scatter_reduce(1, many, wide, "mean"),
+        lambda x, i, s, p, r: x.scatter_reduce(1, many, wide, "amax", include_self=False),
+        lambda x, i, s, p, r: x.scatter_reduce(1, many, wide, "amin"),
+        lambda x, i, s, p, r: x.index_add(1, many[0], wide, alpha=2),
+        lambda x, i, s, p, r: x.index_put((many % 3, many), wide, accumulate=True),
+        lambda x, i, s, p, r: ops.embedding_dense_backward(wide[:, :, None] + x[0], many, 7, 2, False),
         lambda x, i, s, p, r: x.scatter(1, p, s),
         lambda x, i, s, p, r: x.scatter(1, i, 9.0),
         lambda x, i, s, p, r: x.scatter(-1, p[:2, :3], s),
@@ -227,7 +235,7 @@ REFUSED = {
     ),
     "sums of bool": (lambda x: (x > 0).index_put((torch.tensor([0]),), x[:1] > 0, True), "bool is not"),
     "too much": (
-        lambda x: x[:1].expand(2**13, 2**7).contiguous().index_add(
+        lambda x: x[:1].expand(2**13, 2**7).contiguous().index_copy(
             0, torch.zeros(2**13, dtype=torch.long), torch.zeros(2**13, 2**7)
         ),
         "more than 4294967296 comparisons",

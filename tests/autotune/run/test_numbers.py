@@ -58,6 +58,15 @@ def test_a_number_beside_tensors() -> None:
 
 
 @pytest.mark.slow
+def test_a_number_in_a_compiled_function() -> None:
+    torch = imported("torch")
+    k = scaled("float64")
+    f = torch.compile(lambda x, s: k(x, s) + k(x, 2), backend="aot_eager", fullgraph=True)
+    x = torch.arange(5, dtype=torch.float64)
+    assert f(x, 3.0).tolist() == (x * 5.0).tolist() == f(x, torch.tensor(3.0, dtype=torch.float64)).tolist()
+
+
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")  # nothing is tuned
 def test_a_number_beside_arrays_of_any_size() -> None:
     n = at.dim(1, 8)
@@ -118,9 +127,10 @@ def test_numbers_of_numpy_are_taken_as_those_of_python(given_: str, dtype: str) 
             number(x, buffer("s", (), dtype))
 
 
-EVERY = [True, 0, 3, -1, 128, 2**31, -(2**63), 2**63, 10**400, 2.5, 3.0, -0.0, 1e300, 3.4028235677973366e38, math.inf,
-         math.nan, *(DTYPES[n].numpy.type(1) for n in NAMES), np.float64(2.5), np.float64(1e300), np.int64(-5),
-         np.uint64(2**63)]  # fmt: skip
+EVERY = [True, 0, 3, -1, 128, 2**31, -(2**63), 2**63, 10**400, 2.5, 3.0, -0.0, 1e300, 3.4028235677973366e38,
+math.inf,
+         math.nan, *(DTYPES[n].numpy.type(1) for n in NAMES), np.float64(2.5), np.float64(1e300),
+         np.int64(-5), np.uint64(2**63)]  # fmt: skip
 
 
 @pytest.mark.slow
@@ -148,7 +158,9 @@ def test_a_number_costs_what_an_array_costs(dtype: str, monkeypatch: pytest.Monk
     k = at.build(at.Schedule([s, te.compute((1,), lambda i: s[()], "y")]), threads=1)
     monkeypatch.setattr(at.Kernel, "_of_others", None)
     given_: list[Any] = [DTYPES[dtype].numpy.type(1)]
-    given_ += {"float": [1.0, 1], "int": [1], "bool": [True]}[DTYPES[dtype].kind] if dtype != "float16" else []
+    given_ += (
+        {"float": [1.0, 1], "int": [1], "bool": [True]}[DTYPES[dtype].kind] if dtype != "float16" else []
+    )
     for x in given_:
         assert k(x) == [1]
 
@@ -156,9 +168,13 @@ def test_a_number_costs_what_an_array_costs(dtype: str, monkeypatch: pytest.Monk
 def test_a_float_with_a_fraction_is_no_integer() -> None:
     k, x = scaled("int32"), np.arange(5, dtype="int32")
     assert k(x, 3.0).tolist() == [0, 3, 6, 9, 12]
-    with pytest.raises(ArgumentError, match="input 's' is 2.5, but the kernel takes int32, which has whole numbers"):
+    with pytest.raises(
+        ArgumentError, match="input 's' is 2.5, but the kernel takes int32, which has whole numbers"
+    ):
         k(x, 2.5)
-    with pytest.raises(ArgumentError, match="input 's' is outside the range of int32: give a number inside it"):
+    with pytest.raises(
+        ArgumentError, match="input 's' is outside the range of int32: give a number inside it"
+    ):
         k(x, 2**31)
 
 

@@ -252,7 +252,9 @@ def test_arrays_that_interleave_in_other_ways() -> None:
 def test_an_output_that_shares_an_element_is_refused(first: int) -> None:
     memory = np.zeros((6, 20), "float32")
     k = kernel(x=(20, 1), z=(20, 1))
-    with pytest.raises(at.ArgumentError, match=r"output 'z' shares memory with input 'x': z\[z_i, z_j\] is written bef"):
+    with pytest.raises(
+        at.ArgumentError, match=r"output 'z' shares memory with input 'x': z\[z_i, z_j\] is written bef"
+    ):
         k(memory[:, :10], numbers(SHAPE), out=memory[:, first : first + 10])
     for _ in range(2):
         with pytest.raises(at.ArgumentError, match="output 'z' shares memory with input 'x'"):

@@ -134,7 +134,7 @@ def test_a_state_made_by_a_stage_that_is_set_apart() -> None:
 def test_stages_of_one_scan_stay_together() -> None:
     a, b, c, d = cases.transformer(1).dag.stages[:4]
     assert together([a, b, c, d]) == [(a,), (b,), (c,), (d,)]
-    late = replace(b, values=(first_of(c),))  # reads what c makes
+    late = replace(b, values=(first_of(c),), scan=((b.axes[0].var, 1),))  # reads what c makes
     assert together([a, late, c, d]) == [(a,), (late, c), (d,)]
 
 

@@ -23,6 +23,7 @@ from schedules.passes import follow_domains as pass_
 from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
+from schedules.te.dims import dim
 from schedules.te.domains import points
 
 N = 24
@@ -217,3 +218,21 @@ def test_random_domains_compiled() -> None:
 def test_many_random_domains(first: int) -> None:
     """2,000 domains, each in two random schedules; some compiled in those of the space."""
     assert check(first, 100, compiled=first % 1000 == 0)["scheduled"] == 200
+
+
+def test_an_open_size_is_followed_at_every_size() -> None:
+    m = dim(1, 20, "m", open=True)
+    x = te.placeholder((m, 20), "float64", "x")
+
+    def row(i: te.Expr) -> te.Reduction:
+        k = te.reduce_axis((0, m - i), "k")
+        return te.sum(x[i, k], axis=k)
+
+    dag = te.dag([x, te.compute((m,), row, "y")])
+    s = Schedule(dag)
+    _, inner = s.split(s.loops("y")[1], [None, 4])
+    s.unroll(inner)
+    for n in (1, 2, 7, 19, 20):
+        data, out = np.arange(n * 20.0).reshape(n, 20), np.full(n, np.nan)
+        run(lower(s.nest), {"x": data, "y": out}, sizes={"m": n})
+        assert np.array_equal(out, [data[i, : n - i].sum() for i in range(n)])

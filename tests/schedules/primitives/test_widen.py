@@ -123,9 +123,11 @@ def test_a_dtype_that_holds_another() -> None:
         "float16", "bfloat16", "float8_e5m2", "float32", "float64",
     ]  # fmt: skip
     assert [n for n in NUMBERS if holds(n, "uint8")] == [
-        "float16", "bfloat16", "float32", "float64", "uint8", "int16", "int32", "int64",
+        "float16", "bfloat16", "float32", "float64", "uint8", "int16", "uint16", "int32",
+        "uint32", "int64",
     ]  # fmt: skip
     assert [n for n in NUMBERS if holds(n, "int32")] == ["float64", "int32", "int64"]
+    assert [n for n in NUMBERS if holds(n, "uint32")] == ["float64", "uint32", "int64"]
     assert not holds("bfloat16", "float16") and not holds("int8", "uint8") and not holds("int32", "float16")
     assert not holds("int8", "bool") and holds("bool", "bool")
 

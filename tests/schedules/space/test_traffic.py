@@ -4,7 +4,7 @@ formulas, which nothing in the estimate states."""
 from __future__ import annotations
 
 import pytest
-from lru_cache import lru_bytes
+from lru_cache import ANYWHERE, lru_bytes
 
 from schedules import ops, te
 from schedules.schedule import Schedule
@@ -28,6 +28,17 @@ def of(op: str, **params: object) -> Schedule:
     return Schedule(ops.workload(op, params).dag)
 
 
+def gathered(n: int, terms: int, width: int) -> Schedule:
+    """Sums of rows of a table, or of its elements, at places that are read."""
+    at, k = te.placeholder((n, terms), "int32", "at"), te.reduce_axis(terms, "k")
+    t = te.placeholder((ANYWHERE, width), "float32", "t")
+    if width == 1:
+        y = te.compute((n,), lambda i: te.sum(t[at[i, k], 0], axis=k), "y")
+    else:
+        y = te.compute((n, width), lambda i, j: te.sum(t[at[i, k], j], axis=k), "y")
+    return Schedule([at, t, y])
+
+
 CASES = {
     "matmul": lambda: matmul(32),
     "matmul in tiles of 8": lambda: matmul(32, 8),
@@ -36,11 +47,15 @@ CASES = {
     "copy": lambda: of("permute", shape=(32, 32), axes=(0, 1)),
     "transposition": lambda: of("permute", shape=(48, 48), axes=(1, 0)),
     "softmax": lambda: of("softmax", m=16, n=48),
+    "gathered rows": lambda: gathered(40, 2, 32),
+    "gathered elements": lambda: gathered(60, 8, 1),
     "several stages": lambda: of("matmul_bias_gelu", m=16, n=16, k=16),
 }
 
 
-@pytest.mark.fast("copy-*", "transposition-512", "softmax-*", "several stages-1024", "conv2d-4096")
+@pytest.mark.fast(
+    "copy-*", "gathered*-*", "transposition-512", "softmax-*", "several stages-1024", "conv2d-4096"
+)
 @pytest.mark.parametrize("capacity", [512, 1 << 10, 4 << 10, 8 << 10, 1 << 20])
 @pytest.mark.parametrize("name", CASES)
 def test_traffic_is_near_that_of_a_simulated_cache(name: str, capacity: int) -> None:
@@ -78,6 +93,16 @@ def test_short_rows_share_lines(row: int, lines: int) -> None:
     x = te.placeholder((4, row), "float32", "x")
     nest = Schedule([x, te.compute((4, 4), lambda i, j: x[i, j] + 1.0, "y")]).nest
     assert {b.buffer: b.fetched for b in traffic(nest, 1 << 20).buffers} == {"x": lines * 64, "y": 64}
+
+
+def test_what_is_gathered_is_no_more_than_what_is_read_and_than_there_is() -> None:
+    big, small = gathered(1000, 4, 1).nest, gathered(1000, 4, 64).nest
+    few, rows = ({b.buffer: b for b in traffic(n, 1 << 20).buffers}["t"] for n in (big, small))
+    assert few.fetched == ANYWHERE * 4 and rows.fetched == ANYWHERE * 64 * 4  # all of it, once
+    (t,) = (b for b in traffic(big, 512).buffers if b.buffer == "t")
+    assert t.fetched == 4000 * 64  # a line for each read
+    (t,) = (b for b in traffic(small, 8 << 10).buffers if b.buffer == "t")
+    assert t.fetched == 4000 * 64 * 4  # a row for each
 
 
 def test_a_cache_that_holds_all_reads_each_line_once() -> None:

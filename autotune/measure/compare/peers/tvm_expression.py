@@ -13,6 +13,7 @@ from tvm import te, tirx
 from schedules import expr as E
 from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Fma, Load, Logic, Select, Var
 from schedules.te.compute_dag import ComputeDAG, Reducer, Stage
+from schedules.te.domains import masked, require_plain
 
 # {name of a tensor or variable: TVM's object}.
 Scope = Mapping[str, Any]
@@ -39,6 +40,8 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "round": tirx.nearbyint,
     "log1p": lambda x: te.log(x + tirx.const(1, x.dtype)),
     "expm1": lambda x: te.exp(x) - tirx.const(1, x.dtype),
+    "cbrt": lambda x: tirx.copysign(te.power(te.abs(x), tirx.const(1 / 3, x.dtype)), x),
+    "hypot": lambda x, y: te.sqrt(x * x + y * y),
 }
 COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {"<": lt, "<=": le, "==": eq, "!=": ne}
 
@@ -46,7 +49,8 @@ COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {"<": lt, "<=": le, "==":
 def tensors(dag: ComputeDAG) -> list[Any]:
     """TVM's tensors for the inputs of ``dag``, then for its outputs."""
     scope: dict[str, Any] = {t.name: te.placeholder(t.shape, t.dtype, t.name) for t in dag.inputs}
-    for stage in dag.stages:
+    for stage in map(masked, dag.stages):
+        require_plain(stage, "TVM")
         shape = tuple(a.extent for a in stage.axes)
         made = te.compute(shape, _body(stage, scope), name=stage.name, varargs_names=_names(stage))
         scope |= zip((t.name for t in stage.outputs), made if len(stage.outputs) > 1 else [made], strict=True)

@@ -28,6 +28,7 @@ from schedules.ir.regions import footprint, span, values_at_most
 from schedules.ir.strides import as_row_major, region_elements
 from schedules.primitives.base import as_expr
 from schedules.space.estimate.counting import arithmetic, product
+from schedules.space.estimate.domains import domain_of
 from schedules.space.estimate.gpu.coalescing import MemoryRequest, request
 
 
@@ -42,6 +43,10 @@ class GpuAccessFacts:
     request: MemoryRequest | None
     reuse: Expr
     adjacent: Expr
+
+
+# In how many parts the share of a domain is told.
+PARTS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +222,11 @@ def _work(s: Stmt, b: Block, nest: Nest) -> Work:
         for buffer, ix in places
     )
     far = any(nest.buffer(x.buffer).scope == "global" for x in reads(b) if x.buffer not in own)
+    instances = product([x.extent for x in loops])
+    if (domain := domain_of(b, unrolled)) is not None:
+        instances = instances * round(domain.filled * PARTS) // PARTS
     return Work(
-        product([x.extent for x in loops]),
+        instances,
         product([x.extent for x in loops if x.kind == "serial"]) if far else Const(0),
         any(nest.buffer(w.buffer).scope == "shared" for w in b.writes),
         _ahead(s, b),

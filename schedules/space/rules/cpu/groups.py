@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from schedules.errors import ScheduleError
 from schedules.ir import Block
-from schedules.ir.nest import loops_of, reads, writers
+from schedules.ir.nest import is_scatter, loops_of, reads, writers
 from schedules.space.rules.alike import schedule_alike
 from schedules.space.rules.cpu.bands import schedule_bands
 from schedules.space.rules.cpu.changed_operands import change_operands
@@ -19,6 +19,7 @@ from schedules.space.rules.cpu.row_blocks import is_product, schedule_row_blocks
 from schedules.space.rules.cpu.row_parts import rows_outgrow_cache
 from schedules.space.rules.cpu.rows import schedule_rows, split_long_reduction
 from schedules.space.rules.cpu.scans import scan_groups, schedule_scans
+from schedules.space.rules.cpu.scatters import made_ahead, schedule_scatter
 from schedules.space.rules.cpu.streaming import stream_outputs
 from schedules.space.rules.cpu.tiling import schedule_tiled
 from schedules.space.rules.cpu.widened import may_widen
@@ -47,7 +48,8 @@ def apply_rules(d: SketchBuilder) -> None:
         _with_scans(d)
         return
     split_views(d)
-    way = inline_stages(d, _inline_padding, costly_in_tiles=False, ways=("kept", "bands"))
+    ahead = made_ahead(d)
+    way = inline_stages(d, _inline_padding, costly_in_tiles=False, ways=("kept", "bands"), stay=ahead)
     split_views(d)  # what reads through a stage that is gone now
     find_nested(d)
     copy_views(d)
@@ -100,6 +102,9 @@ def _inline_padding(d: SketchBuilder, padding: Block, reducing: list[Block]) -> 
 
 def _schedule(d: SketchBuilder, name: str) -> None:
     b = d.block(name)
+    if is_scatter(b):
+        schedule_scatter(d, name)
+        return
     if b.reducer is not None:
         if name in d.nested:
             schedule_nested(d, d.nested[name], d.s.cache_write(name, "local"))
@@ -203,6 +208,8 @@ def reductions_behind(
                     rows = reductions_behind(d, p, bare)[1]
                     if rows is None:
                         bare.add(p.name)
+            elif is_scatter(p):
+                continue
             elif len(p.writes) == 1 and reads_identity(b, x.buffer) and sole_reader(d.s.nest, p) is b:
                 tiled = p
     return tiled, rows

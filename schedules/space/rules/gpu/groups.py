@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from schedules.ir import Block
+from schedules.ir.nest import is_scatter
 from schedules.space.rules.alike import schedule_alike
 from schedules.space.rules.cpu.groups import reductions_behind
 from schedules.space.rules.cpu.rows import row_rank
 from schedules.space.rules.gpu.maps import schedule_map
 from schedules.space.rules.gpu.plain import schedule_plainly
 from schedules.space.rules.gpu.rows import schedule_rows, split_among_blocks
+from schedules.space.rules.gpu.scatters import schedule_scatter
 from schedules.space.rules.gpu.tiles import schedule_tiles, split_reduction
 from schedules.space.rules.gpu.transposed import read_across, schedule_transposed
 from schedules.space.rules.inline import inline_stages
@@ -43,7 +45,9 @@ def _inline_padding(d: SketchBuilder, padding: Block, reducing: list[Block]) -> 
 def _schedule(d: SketchBuilder, name: str) -> None:
     b = d.block(name)
     d.roots.discard(name)  # it is scheduled now
-    if len(b.writes) > 1 or not spatial(b):
+    if is_scatter(b):
+        schedule_scatter(d, name)
+    elif len(b.writes) > 1 or not spatial(b):
         schedule_plainly(d, name)
     elif b.reducer is not None and is_row_reduction(d.s.nest, b):
         schedule_rows(d, d.s.cache_write(name, "local"), len(spatial(b)))

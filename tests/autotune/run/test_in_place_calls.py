@@ -1,0 +1,188 @@
+"""Calls whose output is an input, or lies in one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from needs import imported
+
+import autotune as at
+from autotune.errors import ArgumentError
+
+te = at.te
+N = 37
+
+
+def ahead(n: int = N, schedule: str = "vectors", **build: Any) -> at.Kernel:
+    """y[i] = x[i] + x[i + 1]: each element is read before it is overwritten."""
+    x = te.placeholder((n,), "float64", "x")
+    s = at.Schedule([x, te.compute((n,), lambda i: x[i] + x[te.minimum(i + 1, n - 1)], "y")])
+    if schedule == "vectors":
+        s.vectorize(s.split("y_i", 8)[1])
+    elif schedule == "shifted":
+        s.vectorize(s.split("y_i", 8, tail="shift")[1])
+    return at.build(s, threads=1, **build)
+
+
+def behind(**build: Any) -> at.Kernel:
+    x = te.placeholder((N,), "float64", "x")
+    y = te.compute((N,), lambda i: x[i] + x[te.maximum(i - 1, 0)], "y")
+    return at.build(at.Schedule([x, y]), threads=1, **build)
+
+
+def numbers() -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(N)
+
+
+@pytest.mark.parametrize("schedule", ["plain", "vectors", "shifted"])
+def test_an_input_as_output(schedule: str) -> None:
+    k, x = ahead(schedule=schedule), numbers()
+    want = k(x)
+    for _ in range(2):
+        y = x.copy()
+        assert k(y, out=y) is y and np.array_equal(y, want)
+    assert np.array_equal(k(x), want)
+
+
+def test_a_second_call_is_checked_in_machine_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    k, x = ahead(in_place={"y": "x"}), numbers()
+    want = k(x)
+    monkeypatch.setattr(at.Kernel, "_of_others", None)
+    assert np.array_equal(k(x, out=np.empty(N)), want)  # the code is good for arrays of their own
+    assert np.array_equal(k(x, out=x), want)
+
+
+def test_an_output_in_the_middle_of_an_input() -> None:
+    """The border stays as it is."""
+    n, m = 9, 14
+    x = te.placeholder((n + 2, m + 2), "float32", "x")
+    y = te.compute((n, m), lambda i, j: 0.5 * (x[i + 1, j + 1] + x[i + 2, j + 1]) + x[i + 1, j + 2], "y")
+    s = at.Schedule(te.with_strides(te.dag([x, y]), {"y": (m + 2, 1)}))
+    s.vectorize(s.split("y_j", 4)[1])
+    k = at.build(s, threads=1)
+    a = np.random.default_rng(0).standard_normal((n + 2, m + 2)).astype("float32")
+    want = a.copy()
+    want[1:-1, 1:-1] = k(a)
+    k(a, out=a[1:-1, 1:-1])
+    assert np.array_equal(a, want)
+
+
+def test_what_lies_elsewhere_is_refused() -> None:
+    """Code for one place is not used for another: two elements later, x[i] is overwritten too soon."""
+    k, memory = ahead(), np.zeros(N + 8)
+    k(memory[:N], out=memory[:N])
+    with pytest.raises(
+        ArgumentError, match=r"output 'y' shares memory with input 'x': y\[.*\] is written before x"
+    ):
+        k(memory[:N], out=memory[2 : N + 2])
+
+
+MESSAGE = (
+    r"output 'y' shares memory with input 'x': y\[y_i\] is written before x\[max\(y_i - 1, 0\)\] is read in "
+    r"a later iteration of loop y_i, and both may be one element; give it memory of its own, .*"
+    r"at.repeat\(kernel, times, swap"
+)
+
+
+def test_the_pair_of_accesses_is_named() -> None:
+    k, x = behind(), numbers()
+    for _ in range(2):
+        with pytest.raises(ArgumentError, match=MESSAGE):
+            k(x, out=x)
+    with pytest.raises(ArgumentError, match=MESSAGE):
+        behind(in_place={"y": "x"})
+
+
+def test_code_for_few_places_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    from autotune.run import in_place
+
+    monkeypatch.setattr(in_place, "MOST_PLACES", 2)
+    k, memory = ahead(5), np.arange(20.0)
+    for first in (3, 2, 1, 0, 1):
+        a = memory.copy()
+        x, y = a[3:8], a[first : first + 5]
+        want = k(x)
+        assert np.array_equal(k(x, out=y), want)
+        assert len(k._in_place) <= 2
+
+
+def test_two_outputs_in_two_inputs() -> None:
+    a, b = (te.placeholder((N,), "float64", n) for n in "ab")
+    s = at.Schedule(
+        [a, b, te.compute((N,), lambda i: a[i] * 2.0, "c"), te.compute((N,), lambda i: b[i] + 1.0, "d")]
+    )
+    k, x, y = at.build(s, threads=1), numbers(), numbers() + 1
+    want = k(x, y)
+    for first, second in ((x.copy(), y.copy()), (x.copy(), y.copy())):
+        got = k(first, second, out=(first, second))
+        assert all(map(np.array_equal, got, want))
+    first, second = x.copy(), y.copy()
+    assert all(map(np.array_equal, k(first, second, out=[first, second]), want))
+    with pytest.raises(
+        ArgumentError, match=r"output 'c' shares memory with input 'b': c\[c_i\] is written before b"
+    ):
+        k(x, y, out=(y, x))
+    with pytest.raises(
+        ArgumentError, match="output 'd' shares memory with output 'c'; give it memory of its own"
+    ):
+        k(x, y, out=(x, x))
+
+
+def test_an_array_given_twice() -> None:
+    a, b = (te.placeholder((N,), "float64", n) for n in "ab")
+    k = at.build(at.Schedule([a, b, te.compute((N,), lambda i: a[i] * 2.0 + b[i], "c")]), threads=1)
+    x = numbers()
+    want = k(x, x)
+    for _ in range(2):
+        y = x.copy()
+        assert np.array_equal(k(y, y, out=y), want)
+
+
+def test_tensors() -> None:
+    torch = imported("torch")
+    k, x = ahead(), numbers()
+    want = k(x)
+    for _ in range(2):
+        t = torch.from_numpy(x.copy())
+        version = t._version
+        assert k(t, out=t) is t and np.array_equal(t.numpy(), want) and t._version > version
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        ({"z": "x"}, "in_place has 'z', which is no output; it is {output: input}, of y"),
+        ({"y": "z"}, "in_place has 'z', which is no input; it is {output: input}, of x"),
+    ],
+)
+def test_names_that_are_none(pairs: dict[str, str], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        ahead(in_place=pairs)
+
+
+def test_arrays_that_lie_otherwise() -> None:
+    x = te.placeholder((N,), "float64", "x")
+    s = at.Schedule([x, te.compute((N - 1,), lambda i: x[i], "y")])
+    with pytest.raises(
+        ArgumentError, match=r"which are float64\[36\] and float64\[37\]; give two that lie alike"
+    ):
+        at.build(s, threads=1, in_place={"y": "x"})
+
+
+@pytest.mark.slow
+def test_the_fastest_record_that_allows_it(tmp_path: Path) -> None:
+    x = te.placeholder((64, 33), "float32", "x")
+    program = [x, te.compute((64, 33), lambda i, j: x[i, j] + x[te.minimum(i + 1, 63), j], "y")]
+    db = tmp_path / "log.db"
+    with pytest.raises(at.KernelNotFound):
+        at.load(program, db=db, threads=1, in_place={"y": "x"})
+    with pytest.warns(UserWarning, match="no tuned schedule allows it that outputs are inputs"):
+        k = at.load(program, db=db, threads=1, in_place={"y": "x"}, fallback=True)
+    a = np.random.default_rng(0).standard_normal((64, 33)).astype("float32")
+    want = k(a)
+    at.tune(program, db=db, threads=1, trials=8, seed=1, progress=None)
+    tuned = at.load(program, db=db, threads=1, in_place={"y": "x"})
+    assert tuned.record is not None and np.array_equal(tuned(a, out=a), want)
