@@ -162,7 +162,9 @@ DOITGEN = Program(
 def _gemver(t, p):
     n = p.N
     alpha, beta, A = given(t, alpha=(), beta=(), A=(n, n))
-    u1, v1, u2, v2, w, x, y, z = (te.placeholder((n,), t, s) for s in ("u1", "v1", "u2", "v2", "w", "x", "y", "z"))
+    u1, v1, u2, v2, w, x, y, z = (
+        te.placeholder((n,), t, s) for s in ("u1", "v1", "u2", "v2", "w", "x", "y", "z")
+    )
     B = te.compute((n, n), lambda i, j: A[i, j] + (u1[i] * v1[j] + u2[i] * v2[j]), "B")
     yB = _transposed_times(B, y, "yB")
     x1 = te.compute((n,), lambda j: x[j] + beta[()] * yB[j] + z[j], "x1")
@@ -199,7 +201,14 @@ def _gesummv(t, p):
     alpha, beta, A, B, x = given(t, alpha=(), beta=(), A=(p.N, p.N), B=(p.N, p.N), x=(p.N,))
     s, q = _times(A, x, "Ax"), _times(B, x, "Bx")
     return {
-        "gesummv": [alpha, beta, A, B, x, te.compute((p.N,), lambda i: alpha[()] * s[i] + beta[()] * q[i], "y")]
+        "gesummv": [
+            alpha,
+            beta,
+            A,
+            B,
+            x,
+            te.compute((p.N,), lambda i: alpha[()] * s[i] + beta[()] * q[i], "y"),
+        ]
     }
 
 

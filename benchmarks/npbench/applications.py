@@ -1,4 +1,4 @@
-"""Programs of other fields: distances, histograms, checksums, graphs, fractals, particles, sparse matrices."""
+"""Programs of other fields: distances, histograms, checksums, graphs, particles, sparse matrices."""
 
 from __future__ import annotations
 
@@ -21,9 +21,13 @@ def _arc_distance(t, p):
     s = te.compute((p.N,), chord, "s")
     return {
         "distance": [
-            t1, p1, t2, p2, te.compute((p.N,), lambda i: 2.0 * te.atan2(te.sqrt(s[i]), te.sqrt(1.0 - s[i])), "out")
+            t1,
+            p1,
+            t2,
+            p2,
+            te.compute((p.N,), lambda i: 2.0 * te.atan2(te.sqrt(s[i]), te.sqrt(1.0 - s[i])), "out"),
         ]
-    }  # fmt: skip
+    }
 
 
 def _arc_reference(a, p):
@@ -44,11 +48,20 @@ ARC_DISTANCE = Program(
 
 
 def _rings(p, r):
-    return {"data": r.random(p.N), "radius": r.random(p.N), "out": unset(p.npt), "count": np.zeros(p.npt, "int64")}
+    return {
+        "data": r.random(p.N),
+        "radius": r.random(p.N),
+        "out": unset(p.npt),
+        "count": np.zeros(p.npt, "int64"),
+    }
 
 
 def _azimint_hist(t, p):
-    data, radius, n, m = *given(t, data=(p.N,), radius=(p.N,)), te.reduce_axis(p.N, "n"), te.reduce_axis(p.N, "m")
+    data, radius, n, m = (
+        *given(t, data=(p.N,), radius=(p.N,)),
+        te.reduce_axis(p.N, "n"),
+        te.reduce_axis(p.N, "m"),
+    )
     hi = te.compute((), lambda: te.max(radius[n], axis=n), "hi")
     lo = te.compute((), lambda: te.min(radius[m], axis=m), "lo")
 
@@ -57,7 +70,9 @@ def _azimint_hist(t, p):
         return te.minimum(i, p.npt - 1)
 
     bins = te.compute((p.N,), place, "bins")
-    return {"histogram": [data, radius, *_means(t, p, data, lambda i, n: te.equal(bins[n], te.cast(i, "int32")))]}
+    return {
+        "histogram": [data, radius, *_means(t, p, data, lambda i, n: te.equal(bins[n], te.cast(i, "int32")))]
+    }
 
 
 def _means(t, p, data, mine):
@@ -70,9 +85,7 @@ def _means(t, p, data, mine):
 
 AZIMINT_HIST = Program(
     "azimint_hist",
-    sizes(
-        {"N": 400000, "npt": 1000}, {"N": 4000000, "npt": 1000}, {"N": 3, "npt": 1}, {"N": 1003, "npt": 7}
-    ),
+    sizes({"N": 400000, "npt": 1000}, {"N": 4000000, "npt": 1000}, {"N": 3, "npt": 1}, {"N": 1003, "npt": 7}),
     _rings,
     ("out",),
     lambda a, p: (np.histogram(a.radius, p.npt, weights=a.data)[0] / np.histogram(a.radius, p.npt)[0],),
@@ -102,9 +115,7 @@ def _azimint_naive_reference(a, p):
 
 AZIMINT_NAIVE = Program(
     "azimint_naive",
-    sizes(
-        {"N": 400000, "npt": 1000}, {"N": 4000000, "npt": 1000}, {"N": 3, "npt": 1}, {"N": 1003, "npt": 7}
-    ),
+    sizes({"N": 400000, "npt": 1000}, {"N": 4000000, "npt": 1000}, {"N": 3, "npt": 1}, {"N": 1003, "npt": 7}),
     _rings,
     ("out",),
     _azimint_naive_reference,
@@ -125,7 +136,10 @@ COMPUTE = Program(
     "compute",
     sizes({"M": 2000, "N": 2000}, {"M": 5000, "N": 5000}, {"M": 1, "N": 2}, {"M": 13, "N": 17}),
     lambda p, r: {
-        **{n: r.integers(0, 1000, (p.M, p.N)) for n in "xy"}, "a": np.int64(4), "b": np.int64(3), "c": np.int64(9),
+        **{n: r.integers(0, 1000, (p.M, p.N)) for n in "xy"},
+        "a": np.int64(4),
+        "b": np.int64(3),
+        "c": np.int64(9),
         "out": np.full((p.M, p.N), -1),
     },
     ("out",),
@@ -133,7 +147,7 @@ COMPUTE = Program(
     _compute,
     lambda k, a, p: (k.compute(a.x, a.y, a.a, a.b, a.c, out=a.out),),
     loops.compute,
-)  # fmt: skip
+)
 
 
 def _crc16(t, p):
@@ -313,12 +327,17 @@ _BODIES = {"softening": 0.1, "G": 1.0}
 NBODY = Program(
     "nbody",
     sizes(
-        {"N": 25, "Nt": 40, "dt": 0.05, **_BODIES}, {"N": 50, "Nt": 250, "dt": 0.02, **_BODIES},
-        {"N": 2, "Nt": 1, "dt": 0.01, **_BODIES}, {"N": 7, "Nt": 3, "dt": 0.01, **_BODIES},
+        {"N": 25, "Nt": 40, "dt": 0.05, **_BODIES},
+        {"N": 50, "Nt": 250, "dt": 0.02, **_BODIES},
+        {"N": 2, "Nt": 1, "dt": 0.01, **_BODIES},
+        {"N": 7, "Nt": 3, "dt": 0.01, **_BODIES},
     ),
     lambda p, r: {
-        "mass": np.full((p.N, 1), 20.0 / p.N), **{n: r.random((p.N, 3)) for n in ("pos", "vel")},
-        **{n: unset(p.N, 3) for n in ("acc", "pos1", "vel1", "acc1")}, "KE": unset(p.Nt + 1), "PE": unset(p.Nt + 1),
+        "mass": np.full((p.N, 1), 20.0 / p.N),
+        **{n: r.random((p.N, 3)) for n in ("pos", "vel")},
+        **{n: unset(p.N, 3) for n in ("acc", "pos1", "vel1", "acc1")},
+        "KE": unset(p.Nt + 1),
+        "PE": unset(p.Nt + 1),
     },
     ("KE", "PE"),
     _nbody_reference,
@@ -326,7 +345,7 @@ NBODY = Program(
     _nbody_run,
     loops.nbody,
     rtol=1e-7,
-)  # fmt: skip
+)
 
 
 def _nussinov(t, p):
@@ -397,9 +416,12 @@ def _sparse(p, r):
     size[np.argmin(size)] += p.nnz - size.sum() if p.nnz - size.sum() <= MOST else 0
     row = np.concatenate(([0], np.cumsum(size))).astype("int32")
     return {
-        "row": row, "col": r.integers(0, p.N, p.nnz).astype("int32"), "val": r.random(p.nnz), "x": r.random(p.N),
+        "row": row,
+        "col": r.integers(0, p.N, p.nnz).astype("int32"),
+        "val": r.random(p.nnz),
+        "x": r.random(p.N),
         "y": unset(p.M),
-    }  # fmt: skip
+    }
 
 
 def _spmv_reference(a, p):

@@ -15,7 +15,8 @@ def _hdiff(t, p):
     lap = te.compute(
         (p.I + 2, p.J + 2, p.K),
         lambda i, j, k: (
-            4.0 * x[i + 1, j + 1, k] - (x[i + 2, j + 1, k] + x[i, j + 1, k] + x[i + 1, j + 2, k] + x[i + 1, j, k])
+            4.0 * x[i + 1, j + 1, k]
+            - (x[i + 2, j + 1, k] + x[i, j + 1, k] + x[i + 1, j + 2, k] + x[i + 1, j, k])
         ),
         "lap",
     )
@@ -33,7 +34,8 @@ def _hdiff(t, p):
     out = te.compute(
         (p.I, p.J, p.K),
         lambda i, j, k: (
-            x[i + 2, j + 2, k] - coeff[i, j, k] * (flx[i + 1, j, k] - flx[i, j, k] + fly[i, j + 1, k] - fly[i, j, k])
+            x[i + 2, j + 2, k]
+            - coeff[i, j, k] * (flx[i + 1, j, k] - flx[i, j, k] + fly[i, j + 1, k] - fly[i, j, k])
         ),
         "out",
     )
@@ -53,24 +55,32 @@ def _hdiff_reference(a, p):
 HDIFF = Program(
     "hdiff",
     sizes(
-        {"I": 64, "J": 64, "K": 60}, {"I": 128, "J": 128, "K": 160}, {"I": 1, "J": 1, "K": 1},
+        {"I": 64, "J": 64, "K": 60},
+        {"I": 128, "J": 128, "K": 160},
+        {"I": 1, "J": 1, "K": 1},
         {"I": 5, "J": 7, "K": 13},
     ),
     lambda p, r: {
-        "x": r.random((p.I + 4, p.J + 4, p.K)), "coeff": r.random((p.I, p.J, p.K)), "out": unset(p.I, p.J, p.K),
-        "lap": unset(p.I + 2, p.J + 2, p.K), "flx": unset(p.I + 1, p.J, p.K), "fly": unset(p.I, p.J + 1, p.K),
+        "x": r.random((p.I + 4, p.J + 4, p.K)),
+        "coeff": r.random((p.I, p.J, p.K)),
+        "out": unset(p.I, p.J, p.K),
+        "lap": unset(p.I + 2, p.J + 2, p.K),
+        "flx": unset(p.I + 1, p.J, p.K),
+        "fly": unset(p.I, p.J + 1, p.K),
     },
     ("out",),
     _hdiff_reference,
     _hdiff,
     lambda k, a, p: (k.hdiff(a.x, a.coeff, out=a.out),),
     loops.hdiff,
-)  # fmt: skip
+)
 
 
 def _vadv(t, p):
     n = (p.I, p.J, p.K)
-    old, us, wcon, up, ut, dtr = given(t, utens_stage=n, u_stage=n, wcon=(p.I + 1, *n[1:]), u_pos=n, utens=n, dtr=())
+    old, us, wcon, up, ut, dtr = given(
+        t, utens_stage=n, u_stage=n, wcon=(p.I + 1, *n[1:]), u_pos=n, utens=n, dtr=()
+    )
 
     def across(i, j, k):
         """How fast air moves through the face below level k."""
@@ -88,9 +98,14 @@ def _vadv(t, p):
 
     cc, dd = te.scan([n, n], forward, init=[0.0, 0.0], axis=2, name=["ccol", "dcol"], dtype=t)
     s = te.scan(
-        n, lambda s, i, j, k: dd[i, j, k] - cc[i, j, k] * s[i, j, k + 1], init=0.0, axis=2, reverse=True, name="s",
+        n,
+        lambda s, i, j, k: dd[i, j, k] - cc[i, j, k] * s[i, j, k + 1],
+        init=0.0,
+        axis=2,
+        reverse=True,
+        name="s",
         dtype=t,
-    )  # fmt: skip
+    )
     new = te.compute(n, lambda i, j, k: dtr[()] * (s[i, j, k] - up[i, j, k]), "R")
     return {"vadv": [old, us, wcon, up, ut, dtr, new]}
 
@@ -169,7 +184,9 @@ class _Grid:
         """A velocity after the step; ``slope`` is that of the pressure."""
         dx, dy, dt, (a, b) = self.dx, self.dy, self.dt, (self.left(j), self.right(j))
         carried = u(i, j) * (dt / dx) * (w(i, j) - w(i, a)) + v(i, j) * (dt / dy) * (w(i, j) - w(i - 1, j))
-        spread = dt / dx**2 * (w(i, b) - 2 * w(i, j) + w(i, a)) + dt / dy**2 * (w(i + 1, j) - 2 * w(i, j) + w(i - 1, j))
+        spread = dt / dx**2 * (w(i, b) - 2 * w(i, j) + w(i, a)) + dt / dy**2 * (
+            w(i + 1, j) - 2 * w(i, j) + w(i - 1, j)
+        )
         return w(i, j) - carried - slope + self.p.nu * spread
 
     def along_x(self, q, i, j):
@@ -192,11 +209,15 @@ def _flow_kernels(t, p, grid, columns, edge_p, edge_u, force):
     source = te.compute(
         n, lambda i, j: te.select(inside(i, j), grid.source(_at(u), _at(v), i, j), 0.0), "source"
     )
-    pressure = te.compute(n, lambda i, j: edge_p(lambda i, j: grid.pressure(_at(q), _at(b), i, j), q, i, j), "p1")
+    pressure = te.compute(
+        n, lambda i, j: edge_p(lambda i, j: grid.pressure(_at(q), _at(b), i, j), q, i, j), "p1"
+    )
     u1 = te.compute(
         n,
         lambda i, j: te.select(
-            inside(i, j), grid.moved(_at(u), _at(u), _at(v), grid.along_x(_at(q), i, j), i, j) + force, edge_u(i, j)
+            inside(i, j),
+            grid.moved(_at(u), _at(u), _at(v), grid.along_x(_at(q), i, j), i, j) + force,
+            edge_u(i, j),
         ),
         "u1",
     )
