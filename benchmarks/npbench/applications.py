@@ -70,9 +70,9 @@ def _azimint_hist(t, p):
         return te.minimum(i, p.npt - 1)
 
     bins = te.compute((p.N,), place, "bins")
-    return {
-        "histogram": [data, radius, *_means(t, p, data, lambda i, n: te.equal(bins[n], te.cast(i, "int32")))]
-    }
+    s = te.scatter_add((p.npt,), lambda n: bins[n], lambda n: data[n], over=(p.N,), name="s")
+    c = te.scatter_add((p.npt,), lambda n: bins[n], lambda n: te.const(1, "int32"), over=(p.N,), name="c")
+    return {"histogram": [data, radius, te.compute((p.npt,), lambda i: s[i] / te.cast(c[i], t), "out")]}
 
 
 def _means(t, p, data, mine):
