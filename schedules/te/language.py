@@ -442,7 +442,7 @@ def _identifier(name: str) -> str:
 
 
 def parameters(fn: Callable[..., Any], n: int, label: str, first: int = 0) -> list[str]:
-    """Axis names from the parameters of ``fn``, without the ``first`` ones; ``*args`` stands for any number."""
+    """Axis names from the parameters of ``fn``, without the ``first`` ones; ``*args`` is any number."""
     names: list[str] = []
     for p in list(inspect.signature(fn).parameters.values())[first:]:
         if p.kind is p.VAR_POSITIONAL:

@@ -27,7 +27,7 @@ N = 24
 
 
 def nested(levels: int) -> tuple[ComputeDAG, Expr]:
-    """Selects of selects, each of which reads the one before three times: ``3 ** levels`` leaves as a tree."""
+    """Selects of selects. Each reads the one before three times: ``3 ** levels`` leaves as a tree."""
     a, b = te.placeholder((N,), "float64", "a"), te.placeholder((N,), "float64", "b")
 
     def value(i: te.Expr) -> te.Expr:
