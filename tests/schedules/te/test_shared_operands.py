@@ -18,6 +18,7 @@ from schedules.errors import WorkloadError
 from schedules.expr import Const, Expr, Load, Var
 from schedules.te import node_order
 from schedules.te.compute_dag import ComputeDAG
+from schedules.te.dims import dim
 from schedules.te.evaluator import BlockEvaluator, parts_of_value
 from schedules.te.flops import count_flops
 from schedules.te.node_order import steps_of
@@ -87,6 +88,14 @@ def test_checks_and_rewrites_visit_a_shared_node_once() -> None:
     again = ComputeDAG.from_json(dag.to_json())
     assert again == dag and len(E.distinct(again.stages[0].values[0])) <= nodes
     assert count_flops(dag) == N * (1 + 8 + 8)  # x / 2, x + 1, abs; not those of conditions
+
+
+def test_a_variable_gives_way_to_a_size_of_its_name() -> None:
+    i, n = Var("i"), dim(1, 9, "n", open=True)
+    for old, new in ((Var("n"), n), (n, Var("n"))):
+        assert E.substitute(old * 2 + i, {"n": new}) == new * 2 + i
+    whole = Var("n") * 2 + i
+    assert E.substitute(whole, {"n": Var("n"), "i": Var("i")}) is whole
 
 
 def test_what_a_file_states_twice_is_one_node_unless_it_is_another_literal() -> None:
