@@ -53,9 +53,9 @@ def schedule_in_step(d: SketchBuilder, name: str, step: str, lanes: bool) -> Non
             schedule_packing(d, copy, panel, parallel=True)
             d.done.add(copy)
     in_order(d, name, [*rest, *outer, *(x.var for x in reduce), inner])
-    if reduce:
-        d.s.decompose_reduction(name, reduce[0].var)
     d.s.vectorize(inner)
+    if reduce:
+        d.s.decompose_reduction(name, reduce[0].var)  # now in vectors too, so that sums stay in registers
 
 
 def _chooses(d: SketchBuilder, name: str, loop: str) -> bool:
