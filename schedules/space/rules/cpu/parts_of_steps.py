@@ -46,7 +46,7 @@ def schedule_in_step(d: SketchBuilder, name: str, step: str, lanes: bool) -> Non
         vec = d.choice(f"{name}.vec", fits)
         o, inner = d.s.split(last.var, (None, vec), tail)
         outer = [o]
-        if cut:
+        if cut or reduce:
             d.s.partition(o)
         if packed is not None:
             copy, panel = pack_operand(d, name, *packed, vec)
