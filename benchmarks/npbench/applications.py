@@ -70,9 +70,9 @@ def _azimint_hist(t, p):
         return te.minimum(i, p.npt - 1)
 
     bins = te.compute((p.N,), place, "bins")
-    return {
-        "histogram": [data, radius, *_means(t, p, data, lambda i, n: te.equal(bins[n], te.cast(i, "int32")))]
-    }
+    s = te.histogram(bins, p.npt, weights=data, name="s")
+    c = te.histogram(bins, p.npt, name="c")
+    return {"histogram": [data, radius, te.compute((p.npt,), lambda i: s[i] / te.cast(c[i], t), "out")]}
 
 
 def _means(t, p, data, mine):
@@ -92,7 +92,7 @@ AZIMINT_HIST = Program(
     _azimint_hist,
     lambda k, a, p: (k.histogram(a.data, a.radius, out=a.out),),
     loops.azimint_hist,
-    uses="scatter_add",
+    uses="histogram",
 )
 
 
