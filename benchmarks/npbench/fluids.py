@@ -200,23 +200,30 @@ def _at(x):
     return lambda i, j: x[i, j]
 
 
-def _flow_kernels(t, p, grid, columns, edge_p, edge_u, force):
+def _ring(x):
+    """Columns in a ring: beside the last is the first."""
+    last = x.shape[1] - 1
+    return lambda i, j: te.select(j < 0, x[i, last], te.select(j > last, x[i, 0], x[i, j]))
+
+
+def _flow_kernels(t, p, at, columns, edge_p, edge_u, force):
     """Source, pressure and velocities: full arrays, of which ``columns(j)`` and the inner rows follow the
-    formulas, and the edges have their own values."""
+    formulas, and the edges have their own values. ``at`` says where elements of an array are."""
+    grid = _Grid(p, lambda j: j - 1, lambda j: j + 1)
     n = (p.ny, p.nx)
     u, v, q, b = given(t, u=n, v=n, p=n, b=n)
     inside = lambda i, j: te.all(i > 0, i < p.ny - 1, *columns(j))  # noqa: E731
     source = te.compute(
-        n, lambda i, j: te.select(inside(i, j), grid.source(_at(u), _at(v), i, j), 0.0), "source"
+        n, lambda i, j: te.select(inside(i, j), grid.source(at(u), at(v), i, j), 0.0), "source"
     )
     pressure = te.compute(
-        n, lambda i, j: edge_p(lambda i, j: grid.pressure(_at(q), _at(b), i, j), q, i, j), "p1"
+        n, lambda i, j: edge_p(lambda i, j: grid.pressure(at(q), at(b), i, j), q, i, j), "p1"
     )
     u1 = te.compute(
         n,
         lambda i, j: te.select(
             inside(i, j),
-            grid.moved(_at(u), _at(u), _at(v), grid.along_x(_at(q), i, j), i, j) + force,
+            grid.moved(at(u), at(u), at(v), grid.along_x(at(q), i, j), i, j) + force,
             edge_u(i, j),
         ),
         "u1",
@@ -224,7 +231,7 @@ def _flow_kernels(t, p, grid, columns, edge_p, edge_u, force):
     v1 = te.compute(
         n,
         lambda i, j: te.select(
-            inside(i, j), grid.moved(_at(v), _at(u), _at(v), grid.along_y(_at(q), i, j), i, j), 0.0
+            inside(i, j), grid.moved(at(v), at(u), at(v), grid.along_y(at(q), i, j), i, j), 0.0
         ),
         "v1",
     )
@@ -232,16 +239,15 @@ def _flow_kernels(t, p, grid, columns, edge_p, edge_u, force):
 
 
 def _cavity(t, p):
-    grid = _Grid(p, lambda j: j - 1, lambda j: j + 1)
 
     def edge(inner, q, i, j):
         """The inner point next to one of an edge; the last row is 0, and corners follow the rows."""
-        to_row = te.maximum(i, 1)
-        to_column = te.minimum(te.maximum(j, 1), p.nx - 2)
-        return te.select(i < p.ny - 1, inner(to_row, to_column), 0.0)
+        row = te.maximum(i, 1)
+        found = te.select(te.equal(j, p.nx - 1), inner(row, p.nx - 2), inner(row, j))
+        return te.select(i < p.ny - 1, te.select(te.equal(j, 0), inner(row, 1), found), 0.0)
 
     lid = lambda i, j: te.select(te.equal(i, p.ny - 1), te.const(1.0, t), 0.0)  # noqa: E731
-    return _flow_kernels(t, p, grid, lambda j: (j > 0, j < p.nx - 1), edge, lid, 0.0)
+    return _flow_kernels(t, p, _at, lambda j: (j > 0, j < p.nx - 1), edge, lid, 0.0)
 
 
 def _pressures(k, a, p, q, spare):
@@ -314,10 +320,8 @@ CAVITY_FLOW = Program(
 
 
 def _channel(t, p):
-    around = lambda by: lambda j: (j + by) % p.nx  # noqa: E731
-    grid = _Grid(p, around(p.nx - 1), around(1))
     edge = lambda inner, q, i, j: inner(te.minimum(te.maximum(i, 1), p.ny - 2), j)  # noqa: E731
-    found = _flow_kernels(t, p, grid, lambda j: (), edge, lambda i, j: 0.0, p.F * grid.dt)
+    found = _flow_kernels(t, p, _ring, lambda j: (), edge, lambda i, j: 0.0, p.F * _numbers(p)[2])
     (x,) = given(t, x=(p.ny, p.nx))
     i, j = te.reduce_axis(p.ny, "i"), te.reduce_axis(p.nx, "j")
     return {**found, "total": [x, te.compute((), lambda: te.sum(x[i, j], axis=(i, j)), "sum")]}
