@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+import autotune as at
 from autotune import te
 from benchmarks.npbench.loops import fluids as loops
 from benchmarks.npbench.program import Program, sizes, unset
@@ -170,10 +171,10 @@ class _Grid:
         self.p, self.left, self.right = p, left, right
 
     def source(self, u, v, i, j):
-        dx, dy, (a, b) = self.dx, self.dy, (self.left(j), self.right(j))
-        ux, uy = (u(i, b) - u(i, a)) / (2 * dx), (u(i + 1, j) - u(i - 1, j)) / (2 * dy)
-        vx, vy = (v(i, b) - v(i, a)) / (2 * dx), (v(i + 1, j) - v(i - 1, j)) / (2 * dy)
-        return self.p.rho * ((ux + vy) / self.dt - ux * ux - 2 * uy * vx - vy * vy)
+        by_x, by_y, (a, b) = 0.5 / self.dx, 0.5 / self.dy, (self.left(j), self.right(j))
+        ux, uy = (u(i, b) - u(i, a)) * by_x, (u(i + 1, j) - u(i - 1, j)) * by_y
+        vx, vy = (v(i, b) - v(i, a)) * by_x, (v(i + 1, j) - v(i - 1, j)) * by_y
+        return self.p.rho * ((ux + vy) * (1.0 / self.dt) - ux * ux - 2 * uy * vx - vy * vy)
 
     def pressure(self, q, b, i, j):
         dx2, dy2 = self.dx**2, self.dy**2
@@ -206,24 +207,25 @@ def _ring(x):
     return lambda i, j: te.select(j < 0, x[i, last], te.select(j > last, x[i, 0], x[i, j]))
 
 
-def _flow_kernels(t, p, at, columns, edge_p, edge_u, force):
+def _flow_kernels(t, p, of, columns, edge_p, edge_u, force):
     """Source, pressure and velocities: full arrays, of which ``columns(j)`` and the inner rows follow the
-    formulas, and the edges have their own values. ``at`` says where elements of an array are."""
+    formulas, and the edges have their own values. ``of`` says where elements of an array are."""
     grid = _Grid(p, lambda j: j - 1, lambda j: j + 1)
     n = (p.ny, p.nx)
-    u, v, q, b = given(t, u=n, v=n, p=n, b=n)
+    u, v, q = given(t, u=n, v=n, p=n)
     inside = lambda i, j: te.all(i > 0, i < p.ny - 1, *columns(j))  # noqa: E731
     source = te.compute(
-        n, lambda i, j: te.select(inside(i, j), grid.source(at(u), at(v), i, j), 0.0), "source"
+        n, lambda i, j: te.select(inside(i, j), grid.source(of(u), of(v), i, j), 0.0), "source"
     )
-    pressure = te.compute(
-        n, lambda i, j: edge_p(lambda i, j: grid.pressure(at(q), at(b), i, j), q, i, j), "p1"
-    )
+    first = q
+    for k in range(p.nit):
+        inner = lambda i, j, q=q: grid.pressure(of(q), of(source), i, j)  # noqa: E731
+        q = te.compute(n, lambda i, j, inner=inner: edge_p(inner, i, j), f"p{k + 1}" if k < p.nit - 1 else "new_p")
     u1 = te.compute(
         n,
         lambda i, j: te.select(
             inside(i, j),
-            grid.moved(at(u), at(u), at(v), grid.along_x(at(q), i, j), i, j) + force,
+            grid.moved(of(u), of(u), of(v), grid.along_x(of(q), i, j), i, j) + force,
             edge_u(i, j),
         ),
         "u1",
@@ -231,16 +233,16 @@ def _flow_kernels(t, p, at, columns, edge_p, edge_u, force):
     v1 = te.compute(
         n,
         lambda i, j: te.select(
-            inside(i, j), grid.moved(at(v), at(u), at(v), grid.along_y(at(q), i, j), i, j), 0.0
+            inside(i, j), grid.moved(of(v), of(u), of(v), grid.along_y(of(q), i, j), i, j), 0.0
         ),
         "v1",
     )
-    return {"source": [u, v, source], "pressure": [q, b, pressure], "velocities": [u, v, q, u1, v1]}
+    return {"step": [u, v, first, u1, v1, q]}
 
 
 def _cavity(t, p):
 
-    def edge(inner, q, i, j):
+    def edge(inner, i, j):
         """The inner point next to one of an edge; the last row is 0, and corners follow the rows."""
         row = te.maximum(i, 1)
         found = te.select(te.equal(j, p.nx - 1), inner(row, p.nx - 2), inner(row, j))
@@ -250,21 +252,8 @@ def _cavity(t, p):
     return _flow_kernels(t, p, _at, lambda j: (j > 0, j < p.nx - 1), edge, lid, 0.0)
 
 
-def _pressures(k, a, p, q, spare):
-    for _ in range(p.nit):
-        k.pressure(q, a.b, out=spare)
-        q, spare = spare, q
-    return q, spare
-
-
-def _cavity_run(k, a, p):
-    now, new, q, spare = (a.u, a.v), (a.un, a.vn), a.p, a.pn
-    for _ in range(p.nt):
-        k.source(*now, out=a.b)
-        q, spare = _pressures(k, a, p, q, spare)
-        k.velocities(*now, q, out=new)
-        now, new = new, now
-    return *now, q
+def _cavity_repeats(k, p):
+    return {"steps": at.repeat(k.step, times=p.nt, swap=[("u1", "u"), ("v1", "v"), ("new_p", "p")])}
 
 
 def _shifts(x):
@@ -313,14 +302,16 @@ CAVITY_FLOW = Program(
     ("u", "v", "p"),
     _cavity_reference,
     _cavity,
-    _cavity_run,
+    lambda k, a, p: k.steps(a.u, a.v, a.p, out=(a.un, a.vn, a.pn)),
     loops.cavity_flow,
+    uses="repeat",
+    repeats=_cavity_repeats,
     rtol=1e-8,
 )
 
 
 def _channel(t, p):
-    edge = lambda inner, q, i, j: inner(te.minimum(te.maximum(i, 1), p.ny - 2), j)  # noqa: E731
+    edge = lambda inner, i, j: inner(te.minimum(te.maximum(i, 1), p.ny - 2), j)  # noqa: E731
     found = _flow_kernels(t, p, _ring, lambda j: (), edge, lambda i, j: 0.0, p.F * _numbers(p)[2])
     (x,) = given(t, x=(p.ny, p.nx))
     i, j = te.reduce_axis(p.ny, "i"), te.reduce_axis(p.nx, "j")
@@ -328,16 +319,14 @@ def _channel(t, p):
 
 
 def _channel_run(k, a, p):
-    now, new, q, spare = (a.u, a.v), (a.un, a.vn), a.p, a.pn
+    now, new = (a.u, a.v, a.p), (a.un, a.vn, a.pn)
     steps, change, before = 0, 1.0, 0.0
     while change > 0.001:
-        k.source(*now, out=a.b)
-        q, spare = _pressures(k, a, p, q, spare)
-        k.velocities(*now, q, out=new)
+        k.step(*now, out=new)
         now, new = new, now
         after = float(k.total(now[0]))
         change, before, steps = (after - before) / after, after, steps + 1
-    return *now, q, np.array([steps])
+    return *now, np.array([steps])
 
 
 def _channel_reference(a, p):
