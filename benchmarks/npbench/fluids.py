@@ -208,24 +208,25 @@ def _ring(x):
 
 
 def _flow_kernels(t, p, of, columns, edge_p, edge_u, force):
-    """Source, pressure and velocities: full arrays, of which ``columns(j)`` and the inner rows follow the
+    """Source, pressure and velocities of a step: full arrays, of which ``columns(j)`` and the inner rows follow the
     formulas, and the edges have their own values. ``of`` says where elements of an array are."""
     grid = _Grid(p, lambda j: j - 1, lambda j: j + 1)
     n = (p.ny, p.nx)
-    u, v, q = given(t, u=n, v=n, p=n)
+    u, v, first, b, last = given(t, u=n, v=n, p=n, b=n, new_p=n)
     inside = lambda i, j: te.all(i > 0, i < p.ny - 1, *columns(j))  # noqa: E731
     source = te.compute(
-        n, lambda i, j: te.select(inside(i, j), grid.source(of(u), of(v), i, j), 0.0), "source"
+        n, lambda i, j: te.select(inside(i, j), grid.source(of(u), of(v), i, j), 0.0), "b"
     )
-    first = q
+    q = first
     for k in range(p.nit):
-        inner = lambda i, j, q=q: grid.pressure(of(q), of(source), i, j)  # noqa: E731
-        q = te.compute(n, lambda i, j, inner=inner: edge_p(inner, i, j), f"p{k + 1}" if k < p.nit - 1 else "new_p")
+        inner = lambda i, j, q=q: grid.pressure(of(q), of(b), i, j)  # noqa: E731
+        name = f"p{k + 1}" if k < p.nit - 1 else "new_p"
+        q = te.compute(n, lambda i, j, inner=inner: edge_p(inner, i, j), name)
     u1 = te.compute(
         n,
         lambda i, j: te.select(
             inside(i, j),
-            grid.moved(of(u), of(u), of(v), grid.along_x(of(q), i, j), i, j) + force,
+            grid.moved(of(u), of(u), of(v), grid.along_x(of(last), i, j), i, j) + force,
             edge_u(i, j),
         ),
         "u1",
@@ -233,11 +234,11 @@ def _flow_kernels(t, p, of, columns, edge_p, edge_u, force):
     v1 = te.compute(
         n,
         lambda i, j: te.select(
-            inside(i, j), grid.moved(of(v), of(u), of(v), grid.along_y(of(q), i, j), i, j), 0.0
+            inside(i, j), grid.moved(of(v), of(u), of(v), grid.along_y(of(last), i, j), i, j), 0.0
         ),
         "v1",
     )
-    return {"step": [u, v, first, u1, v1, q]}
+    return {"source": [u, v, source], "pressures": [first, b, q], "velocities": [u, v, last, u1, v1]}
 
 
 def _cavity(t, p):
@@ -253,7 +254,13 @@ def _cavity(t, p):
 
 
 def _cavity_repeats(k, p):
-    return {"steps": at.repeat(k.step, times=p.nt, swap=[("u1", "u"), ("v1", "v"), ("new_p", "p")])}
+    swap = [("u1", "u"), ("v1", "v"), ("new_p", "p")]
+    return {"steps": at.repeat([k.source, k.pressures, k.velocities], times=p.nt, swap=swap)}
+
+
+def _cavity_run(k, a, p):
+    _, q, u, v = k.steps(a.u, a.v, a.p, out=(a.b, a.pn, a.un, a.vn))
+    return u, v, q
 
 
 def _shifts(x):
@@ -302,7 +309,7 @@ CAVITY_FLOW = Program(
     ("u", "v", "p"),
     _cavity_reference,
     _cavity,
-    lambda k, a, p: k.steps(a.u, a.v, a.p, out=(a.un, a.vn, a.pn)),
+    _cavity_run,
     loops.cavity_flow,
     uses="repeat",
     repeats=_cavity_repeats,
@@ -322,7 +329,9 @@ def _channel_run(k, a, p):
     now, new = (a.u, a.v, a.p), (a.un, a.vn, a.pn)
     steps, change, before = 0, 1.0, 0.0
     while change > 0.001:
-        k.step(*now, out=new)
+        k.source(*now[:2], out=a.b)
+        k.pressures(now[2], a.b, out=new[2])
+        k.velocities(*now[:2], new[2], out=new[:2])
         now, new = new, now
         after = float(k.total(now[0]))
         change, before, steps = (after - before) / after, after, steps + 1
