@@ -89,7 +89,11 @@ AZIMINT_HIST = Program(
 
 
 def _azimint_naive(t, p):
-    data, radius, n, k = *given(t, data=(p.N,), radius=(p.N,)), te.reduce_axis(p.N, "n"), te.reduce_axis(p.N, "k")
+    data, radius, n, k = (
+        *given(t, data=(p.N,), radius=(p.N,)),
+        te.reduce_axis(p.N, "n"),
+        te.reduce_axis(p.N, "k"),
+    )
     top = te.compute((), lambda: te.max(radius[n], axis=n), "top")
     edge = te.compute((p.npt + 1,), lambda i: top[()] * te.cast(i, t) / float(p.npt), "edge")
 
@@ -291,16 +295,31 @@ def _nbody(t, p):
     pos1 = each(lambda c, i: X[c][i] + kicked[c][i] * p.dt, "new_p")
     *acc1, field1 = pulled(pos1, "new_a")
     vel1 = each(lambda c, i: kicked[c][i] + acc1[c][i] * half, "new_v")
-    return {"begin": begin, "step": [*X, *V, *A, mass, *pos1, *vel1, *acc1, *energies(vel1, field1)]}
+    KE, PE = given(t, all_KE=(p.Nt + 1,), all_PE=(p.Nt + 1,))
+    now = te.placeholder((), "int32", "now")
+    stored = [
+        te.compute(
+            x.shape,
+            lambda k, e=e, x=x: te.select(te.equal(te.cast(k, "int32"), now[()]), e[()], x[k]),
+            f"new_{x.name}",
+        )
+        for e, x in zip(energies(vel1, field1), (KE, PE), strict=True)
+    ]
+    then = te.compute((), lambda: now[()] + 1, "then")
+    step = [*X, *V, *A, mass, KE, PE, now, *pos1, *vel1, *acc1, *stored, then]
+    return {"begin": begin, "step": step}
+
+
+def _nbody_repeats(k, p):
+    state = [f"{s}{c}" for s in "pva" for c in "xyz"] + ["all_KE", "all_PE"]
+    swap = [*((f"new_{s}", s) for s in state), ("then", "now")]
+    return {"steps": at.repeat(k.step, times=p.Nt, swap=swap)}
 
 
 def _nbody_run(k, a, p):
-    energy = lambda t: (a.KE[t : t + 1].reshape(()), a.PE[t : t + 1].reshape(()))  # noqa: E731
-    now, new = tuple(a.state), tuple(a.new_state)
-    k.begin(a.pos, a.vel, a.mass, out=(*now, *energy(0)))
-    for t in range(1, p.Nt + 1):
-        k.step(*now, a.mass, out=(*new, *energy(t)))
-        now, new = new, now
+    first = lambda x: x[:1].reshape(())  # noqa: E731
+    k.begin(a.pos, a.vel, a.mass, out=(*a.state, first(a.KE), first(a.PE)))
+    k.steps(*a.state, a.mass, a.KE, a.PE, a.now, out=(*a.new_state, a.KE, a.PE, a.then))
     return a.KE, a.PE
 
 
@@ -345,6 +364,8 @@ NBODY = Program(
         **{n: r.random((p.N, 3)) for n in ("pos", "vel")},
         "acc": unset(p.N, 3),
         **{n: unset(9, p.N) for n in ("state", "new_state")},
+        "now": np.int32(1),
+        "then": np.int32(0),
         "KE": unset(p.Nt + 1),
         "PE": unset(p.Nt + 1),
     },
@@ -353,6 +374,8 @@ NBODY = Program(
     _nbody,
     _nbody_run,
     loops.nbody,
+    uses="repeat",
+    repeats=_nbody_repeats,
     rtol=1e-7,
 )
 

@@ -214,9 +214,7 @@ def _flow_kernels(t, p, of, columns, edge_p, edge_u, force):
     n = (p.ny, p.nx)
     u, v, first, b, last = given(t, u=n, v=n, p=n, b=n, new_p=n)
     inside = lambda i, j: te.all(i > 0, i < p.ny - 1, *columns(j))  # noqa: E731
-    source = te.compute(
-        n, lambda i, j: te.select(inside(i, j), grid.source(of(u), of(v), i, j), 0.0), "b"
-    )
+    source = te.compute(n, lambda i, j: te.select(inside(i, j), grid.source(of(u), of(v), i, j), 0.0), "b")
     q = first
     for k in range(p.nit):
         inner = lambda i, j, q=q: grid.pressure(of(q), of(b), i, j)  # noqa: E731
