@@ -135,28 +135,44 @@ def _reducer(
 
 def _along(
     f: Reducer, shape: Sequence[Any], element: Callable[..., Values], order: Order, names: Sequence[str],
-    start: Callable[..., Values] | None = None,
+    start: Callable[..., Values] | None = None, together: bool = False,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Elements combined one after another. ``start``: what comes before the first, of the indices; by default
-    what changes nothing."""
+    what changes nothing. ``together``: whether all values are wanted, else each that can be is a scan of its
+    own."""
     d, step = order.axis, -1 if order.reverse else 1
     first: Callable[..., Values] = start or (lambda *_: f.identity)
-    states = [
-        state(shape, c.dtype, lambda *at, n=n: first(*at)[n], d, names[n], order.reverse)
-        for n, c in enumerate(f.identity)
-    ]
+    found: dict[int, Tensor] = {}
+    for part in [tuple(range(len(names)))] if together else parts(f):
+        states = {
+            n: state(shape, f.identity[n].dtype, lambda *at, n=n: first(*at)[n], d, names[n], order.reverse)
+            for n in part
+        }
 
-    def value(*at: Any) -> Any:
-        before = (*at[:d], at[d] - step, *at[d + 1 :])
-        earlier = tuple(s[before] for s in states)
-        if not order.exclusive:
-            return _one(f.apply(earlier, element(*at)))
-        begins = E.compare("==", at[d], order.end(shape[d]))
-        joined = f.apply(earlier, element(*before))
-        return _one([select(begins, x, y) for x, y in zip(first(*at), joined, strict=True)])
+        def value(*at: Any) -> Any:
+            before = (*at[:d], at[d] - step, *at[d + 1 :])
+            own = {n: x[before] for n, x in states.items()}  # noqa: B023
+            earlier = tuple(own.get(n, c) for n, c in enumerate(f.identity))
+            joined = f.apply(earlier, element(*(before if order.exclusive else at)))
+            if not order.exclusive:
+                return _one([joined[n] for n in part])  # noqa: B023
+            begins = E.compare("==", at[d], order.end(shape[d]))
+            return _one([select(begins, first(*at)[n], joined[n]) for n in part])  # noqa: B023
 
-    made = compute(shape, value, names)
-    return tuple(scan(states, made if isinstance(made, tuple) else (made,)))
+        made = compute(shape, value, [names[n] for n in part])
+        stored = scan(list(states.values()), made if isinstance(made, tuple) else (made,))
+        found |= zip(part, stored, strict=True)
+    return tuple(found[n] for n in range(len(names)))
+
+
+def parts(f: Reducer) -> list[tuple[int, ...]]:
+    """The values that a scan carries on, apart from those that do not depend on them: so those that nobody
+    asks for are not computed."""
+    found = [{n} for n in range(len(f.combine))]
+    for n, c in enumerate(f.combine):
+        met = {n} | {m for m in range(len(f.combine)) if any(x.buffer == f"x{m}" for x in E.loads(c))}
+        found = [x for x in found if not x & met] + [set().union(*(x for x in found if x & met))]
+    return [tuple(sorted(x)) for x in sorted(found, key=min)]
 
 
 def _in_blocks(
@@ -186,7 +202,7 @@ def _in_blocks(
             blocks, lambda *at: fold(padded(*at[: d + 1], k, *at[d + 1 :])[0], axis=k), called("total")
         )
     else:
-        each = _along(f, cut, padded, replace(within, exclusive=False), called("fold"))
+        each = _along(f, cut, padded, replace(within, exclusive=False), called("fold"), together=True)
         last = 0 if order.reverse else block - 1
         totals = compute(
             blocks, lambda *at: _one([x[(*at[: d + 1], last, *at[d + 1 :])] for x in each]), called("total")
@@ -199,12 +215,10 @@ def _in_blocks(
         f, cut, padded, within, called("block"),
         lambda *at: tuple(x[(*at[: d + 1], *at[d + 2 :])] for x in before),
     )  # fmt: skip
-    made = compute(
-        shape,
-        lambda *at: _one([x[(*at[:d], at[d] // block, at[d] % block, *at[d + 1 :])] for x in inside]),
-        names,
+    return tuple(
+        compute(shape, lambda *at, x=x: x[(*at[:d], at[d] // block, at[d] % block, *at[d + 1 :])], n)
+        for n, x in zip(names, inside, strict=True)
     )
-    return made if isinstance(made, tuple) else (made,)
 
 
 def _one(values: Sequence[Expr]) -> Any:
