@@ -15,13 +15,14 @@ from dataclasses import dataclass, field, replace
 from schedules import affine
 from schedules import expr as E
 from schedules.errors import ScheduleError
-from schedules.expr import Binary, Compare, Expr, Load, Logic, Select, Var
+from schedules.expr import Binary, Compare, Expr, Logic, Var
 from schedules.in_place.system import Sum, System, plus
 from schedules.ir import Guard, Intrinsic, Loop, LoweredFunc, Seq, Stmt, Store, const, kids, size_ranges
 from schedules.ir.exprs import expressions
 from schedules.ir.nodes import Buffer
 from schedules.ir.strides import known_extents, known_strides
 from schedules.model import LINE
+from schedules.te.inside import guarded_loads
 
 # Pairs of accesses at most: more take seconds.
 MOST_PAIRS = 20_000
@@ -114,7 +115,7 @@ def _accesses(
 ) -> Iterator[tuple[bool, _Access]]:
     """(whether it writes, access) of a statement."""
     for e in expressions(s):
-        for load, conditions in _loads(e, when):
+        for load, conditions in guarded_loads(e, when):
             here = around if isinstance(s, (Loop, Guard)) else (*around, (s, 0))
             yield False, _Access(load.buffer, load.indices, here, conditions)
     if isinstance(s, Store):
@@ -126,19 +127,6 @@ def _accesses(
         inner = (*when, *E.conjuncts(s.cond)) if isinstance(s, Guard) else when
         for x in kids(s):
             yield from _accesses(x, (*around, (s, 0)), inner)
-
-
-def _loads(e: Expr, when: tuple[Expr, ...]) -> Iterator[tuple[Load, tuple[Expr, ...]]]:
-    """Every load of an expression with the conditions under which it counts."""
-    if isinstance(e, Select):
-        yield from _loads(e.cond, when)
-        yield from _loads(e.a, (*when, *E.conjuncts(e.cond)))
-        yield from _loads(e.b, (*when, Logic("not", (e.cond,))))
-        return
-    if isinstance(e, Load):
-        yield e, when
-    for x in E.children(e):
-        yield from _loads(x, when)
 
 
 @dataclass
