@@ -130,7 +130,7 @@ def _built(kernel: Kernel, trace: Trace, places: tuple[SharedPlace, ...]) -> InP
     from autotune.backends.building.object_cache import ObjectCache, key
     from autotune.codegen.llvm.compile import compile_module, load_object
     from autotune.settings import cache_dir
-    from schedules.in_place.proof import Lies, in_place
+    from schedules.ir.in_place import Lies, in_place
 
     ins, outs = kernel.parameters
     params = (*ins, *outs)

@@ -17,10 +17,10 @@ from autotune.errors import ArgumentError
 from schedules import te
 from schedules.errors import ScheduleError
 from schedules.expr import Compare, Expr, Var
-from schedules.in_place import proof
-from schedules.in_place.proof import Lies, conflict, in_place
 from schedules.ir import Loop, LoweredFunc, Stmt, with_body
+from schedules.ir import in_place as proof
 from schedules.ir.exprs import substitute
+from schedules.ir.in_place import Lies, conflict, in_place
 from schedules.ir.interp import run
 from schedules.passes.lower import lower
 from schedules.schedule import Schedule
