@@ -44,8 +44,8 @@ class AxisBox:
 def bounded(lo: Any, hi: Any, label: str) -> AxisBox:
     """The box of the ranges from ``lo`` to below ``hi``. Raises `WorkloadError`."""
     lows, highs = _ends(lo, "max", label), _ends(hi, "min", label)
-    least = _greatest([_reach(e, 0) for e in lows], label)
-    most = _least([_reach(e, 1) for e in highs], label)
+    least = _one([_reach(e, 0) for e in lows], max)
+    most = _one([_reach(e, 1) for e in highs], min)
     whole = _number(E.binary("-", most, least))
     spans = [(_number(_reach(E.binary("-", h, lo_), 1)), lo_, h) for lo_ in lows for h in highs]
     fixed = [x for x in spans if isinstance(x[0], int)]
@@ -175,14 +175,6 @@ def _at_least(e: Expr) -> int:
         n = int(c.value) if isinstance(c, Const) else 0
         total += n * (lo if n > 0 else hi)
     return total
-
-
-def _greatest(every: list[Expr], label: str) -> Expr:
-    return _one(every, max)
-
-
-def _least(every: list[Expr], label: str) -> Expr:
-    return _one(every, min)
 
 
 def _one(every: list[Expr], pick: Callable[..., Any]) -> Expr:

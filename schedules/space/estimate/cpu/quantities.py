@@ -225,11 +225,9 @@ def measure(b: BlockFacts, env: Columns, m: CpuRates) -> dict[str, Number]:
     unit = m.of_instruction(b.instruction)
     t = register_tile(b, env, unit)
     moved = traffic(b, t.lanes, t.unrolled, env, m)
-    instances, reduction, outer = number(b.instances, env), number(b.reduction, env), number(b.outer, env)
+    whole, reduction, outer = number(b.instances, env), number(b.reduction, env), number(b.outer, env)
     runs = 1.0 if b.domain is None else b.domain.share(env)
-    whole, runs = instances, None if b.domain is None else b.domain.share(env)
-    if runs is not None:
-        instances = instances * runs
+    instances = whole * runs
     steps = instances / (t.lanes * t.unrolled)  # executions of the register tile
     unrolled_steps = t.vectors / np.maximum(t.accumulators, 1.0)
     l1_conflicts, l2_conflicts, missing = _conflicts(b, env, m, reduction * unrolled_steps)
@@ -240,9 +238,7 @@ def measure(b: BlockFacts, env: Columns, m: CpuRates) -> dict[str, Number]:
     returns = np.where(parts > 1, 2.0 * t.accumulators, 0.0)  # cycles to fetch and return accumulators
     par = np.maximum(number(b.parallel, env), 1.0)
     share = np.where(par > 1, np.ceil(par / m.threads) / par, 1.0)
-    memory_cycles = _memory_cycles(b, moved, env, unit)
-    if runs is not None:
-        memory_cycles = memory_cycles * runs
+    memory_cycles = _memory_cycles(b, moved, env, unit) * runs
     compute = steps * issue + outer * (6.0 + returns)
     exposed = np.minimum(compute, memory_cycles) * EXPOSED
     stalls = steps * missing + waits(b, env, m)
