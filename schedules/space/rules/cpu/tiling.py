@@ -197,7 +197,9 @@ def _turned(
 ) -> tuple[Load, int] | None:
     """(load, dimension) of a padded copy that ``p`` reads and that could be stored with axis ``a`` innermost:
     it moves by one with ``a`` and does not depend on ``v``. None if there is none. ``arguments``: of an
-    argument instead, which could be copied so."""
+    argument instead, which could be copied so, if no padding guards it."""
+    if arguments and _is_guarded(p):
+        return None
     for x in operands(p):
         if (x.buffer in d.s.nest.params) != arguments or depends(x, v) or is_gathered(x):
             continue
@@ -369,9 +371,14 @@ def _arrange(
 
 def _blocks_reduction(p: Block, mode: str) -> bool:
     """Whether the reduction is long enough for parts, and unguarded. ``mode``: where an operand is packed."""
-    if any(isinstance(x, Select) for e in p.values for x in E.walk(e)):
+    if _is_guarded(p):
         return False
     return _has_parts(p, BLOCK_PACKED if mode == "root" else BLOCK_REDUCTION)
+
+
+def _is_guarded(p: Block) -> bool:
+    """Whether a sum leaves out terms, as of padding that is not copied."""
+    return any(isinstance(x, Select) for e in p.values for x in E.walk(e))
 
 
 def _has_parts(p: Block, least: int) -> bool:
