@@ -245,9 +245,7 @@ OPEN = switch("--open", "Open the page in a browser.")
 # -- generate --------------------------------------------------------------------------------
 
 GGUF = argument("X.gguf", "A language model.", "op", default=REQUIRED)
-TOKENS = option(
-    "--tokens", "The prompt, as the tokenizer numbers it; - is stdin.", "N,...", default=REQUIRED
-)
+TOKENS = option("--tokens", "The prompt, as the tokenizer numbers it; - is stdin.", "N,...", default=REQUIRED)
 MADE = number("--n", "Tokens to make at most.", "N", default=32)
 STOP = option("--stop", "Tokens after which it ends.", "N,...", read=whole_numbers)
 

@@ -187,11 +187,13 @@ def _load_in_place(workload: Workload, asked: Asked, pairs: Mapping[str, str]) -
         return found
     if not asked.fallback:
         if refused is not None:
-            raise ArgumentError(f"no tuned schedule allows in_place={dict(pairs)}: {refused}; tune it: in_place= of tune")
+            raise ArgumentError(
+                f"no tuned schedule allows in_place={dict(pairs)}: {refused}; tune it: in_place= of tune"
+            )
         raise unusable or not_found(workload, asked)
     kernel, what, *_ = untuned(workload, asked.target, asked.where, pairs)
     prepare(kernel, pairs)
-    warn(f"no tuned schedule of {describe(workload)} allows it that outputs are inputs\n{what}")
+    warn(f"no tuned schedule allows it that outputs are inputs, of {describe(workload)}\n{what}")
     return kernel
 
 

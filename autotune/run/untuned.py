@@ -79,7 +79,11 @@ def untuned(
     run here.
     """
     backends.check_here(target)
-    objects, name, seen = ObjectCache(cache_dir()), _name(workload, target, where, in_place), _workloads(where)
+    objects, name, seen = (
+        ObjectCache(cache_dir()),
+        _name(workload, target, where, in_place),
+        _workloads(where),
+    )
     kept = _kept(objects.get(name), seen)
     if kept is not None and kept.alone and name not in _made_here:  # what failed once may be right now
         kept = None

@@ -36,9 +36,9 @@ Take = Callable[["Measurement", str, Trace, Mapping[str, object]], float]
 
 class Fallbacks:
     """Those of a run whose earlier trials had the traces ``known`` (digests). ``report``: is told of a phase.
-    ``picked``: results of first picks; ``begun``: whether there was one. ``rescued``: whether what most
-    likely gives a kernel was tried, as nothing was right. ``allows``: other schedules are left out. ``plain``: when to try the plain loops;
-    ``tried_plain``: trials of them."""
+    ``allows``: schedules that it refuses are not tried. ``picked``: results of first picks; ``begun``:
+    whether there was one. ``rescued``: whether what most likely gives a kernel was tried, as nothing was
+    right. ``plain``: when to try the plain loops; ``tried_plain``: trials of them."""
 
     def __init__(
         self,

@@ -104,7 +104,8 @@ def first_pick(
     far as `shared_start` lets it be late), or few were compared. Each candidate is checked against the
     reference; of large workloads a few parts of the outputs are. Where there was no time for any, or
     measuring does not work, it is the best as the estimate has it, not checked: plain loops may be hundreds
-    of times slower. ``in_place``: outputs that are inputs, which schedules then allow. Raises `LogError`, `WorkloadError` where no candidate can be checked, and `ScheduleError`
+    of times slower. ``in_place``: outputs that are inputs, which schedules then allow.
+    Raises `LogError`, `WorkloadError` where no candidate can be checked, and `ScheduleError`
     if the expression gives no space.
     """
     started = time.monotonic()

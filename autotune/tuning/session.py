@@ -440,7 +440,8 @@ class Session:
 
     def _why(self, stopped: str) -> str:
         if self.prepared and self.allows.last and not self.so_far.failed:
-            return f"no schedule that was looked at allows in_place={dict(self.options.in_place)}: {self.allows.last}"
+            asked = dict(self.options.in_place)
+            return f"no schedule that was looked at allows in_place={asked}: {self.allows.last}"
         return no_kernel.why(
             *(self.so_far.failed, self.so_far.reasons, stopped),
             prepared_s=self.so_far.spent["prepare"],
