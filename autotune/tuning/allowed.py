@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+
 from autotune.run.in_place import check, refusal
 from autotune.tuning.resume import Earlier
-from kernels_db.records import Record
 from kernels_db.reading import TargetLike, WorkloadLike
+from kernels_db.records import Record
 from kernels_db.store import Log
 from schedules.model import Target, Trace, TraceError, Workload
 from schedules.space.base import Space, trace_of

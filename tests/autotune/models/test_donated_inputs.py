@@ -143,7 +143,7 @@ def test_pickles_and_copies_keep_it() -> None:
 def test_other_weights_keep_it() -> None:
     made, x, z = chain().donating(["z"]), numbers(), numbers(1)
     w = numbers(2)
-    made.load_weights({n: w for n in made.weights})
+    made.load_weights(dict.fromkeys(made.weights, w))
     want = w * x + z
     want += np.append(z[1:], z[-1])
     assert made(x, z) is z and np.array_equal(z, want)
@@ -189,4 +189,3 @@ def test_random_models(steps: list[tuple[int, int, int]], data: st.DataObject) -
         got = made(*(a.copy() for a in x))
         one = [g if isinstance(g, tuple) else (g,) for g in (got, want)]
         assert all(map(np.array_equal, *one))
-
