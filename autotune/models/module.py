@@ -288,11 +288,12 @@ class Module:
     def __deepcopy__(self, memo: dict[int, Any]) -> Module:
         return self.__copy__()
 
-    def __reduce__(self) -> tuple[Callable[..., Module], tuple[bytes, tuple[str, ...]]]:
+    def __reduce__(self) -> tuple[Callable[..., Module], tuple[Any, ...]]:
         """A pickle has what a file has. Raises NotPicklable where the schedule of a kernel is not known."""
         # what reads it makes modules, so it is looked up by its name, as by a pickle
         unpickled = import_module("autotune.models.saved").unpickled
-        return unpickled, (as_bytes(self._contents()), tuple(self.donated))
+        given = (tuple(self.donated),) if self.donated else ()
+        return unpickled, (as_bytes(self._contents()), *given)
 
     def _contents(self) -> ModuleContents:
         return ModuleContents(self.program, self.name, self.target, self.tuned_s, self._signature, self._own)

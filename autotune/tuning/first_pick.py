@@ -118,9 +118,6 @@ def first_pick(
     failed: Counter[str] = Counter()
     allows = Allows.of(workload, target, in_place)
 
-    def planned_traces(planned_s: float) -> list[tuple[Trace, str]]:
-        return [p for p in _planned(workload, target, where, planned_s) if allows(p[0])]
-
     def run(planned: Sequence[tuple[Trace, str]]) -> None:
         nonlocal best, best_s, least_s
         traces = [trace for trace, _ in planned]
@@ -135,7 +132,9 @@ def first_pick(
 
     with ThreadPoolExecutor(1, "autotune-first-pick") as thread:
         planned_s = DERIVE_SHARE * limit_s
-        planning = thread.submit(planned_traces, planned_s)  # while the processes start
+        planning = thread.submit(
+            _planned, workload, target, where, planned_s, allows
+        )  # while the processes start
         reference_s = REFERENCE_SHARE * limit_s
         try:
             with site.measurer(workload, target, PATIENT_S, reference_s=reference_s) as measurer:
@@ -192,12 +191,14 @@ def grace_s(workload: Workload) -> float:
 
 
 def _planned(
-    workload: Workload, target: Target, where: str | LogPlace, limit_s: float
+    workload: Workload, target: Target, where: str | LogPlace, limit_s: float, allows: Allows
 ) -> list[tuple[Trace, str]]:
     """``limit_s``: seconds of this thread for the space, however busy the machine is."""
     begin = time.thread_time()
     space = derive(workload.canonical, target, enough=lambda: time.thread_time() - begin > limit_s)
-    return [(trace_of(space, p.candidate), p.chosen_by) for p in proposals(workload, target, space, where)]
+    found = proposals(workload, target, space, where)
+    made = [(trace_of(space, p.candidate), p.chosen_by) for p in found]
+    return [m for m in made if allows(m[0])]
 
 
 def _better(best_s: float | None, m: Measurement) -> float | None:
