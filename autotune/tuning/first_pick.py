@@ -104,9 +104,8 @@ def first_pick(
     far as `shared_start` lets it be late), or few were compared. Each candidate is checked against the
     reference; of large workloads a few parts of the outputs are. Where there was no time for any, or
     measuring does not work, it is the best as the estimate has it, not checked: plain loops may be hundreds
-    of times slower. ``in_place``: outputs that are inputs, which schedules then allow.
-    Raises `LogError`, `WorkloadError` where no candidate can be checked, and `ScheduleError`
-    if the expression gives no space.
+    of times slower. ``in_place``: outputs that are inputs, which schedules then allow. Raises `LogError`,
+    `WorkloadError` where no candidate can be checked, and `ScheduleError` if there is no space.
     """
     started = time.monotonic()
     latest_s = max(min(LATEST_S, limit_s + may_be_late_s()), limit_s)
@@ -131,18 +130,16 @@ def first_pick(
                 best, least_s = Pick(*planned[i], m.time_s), took_s
 
     with ThreadPoolExecutor(1, "autotune-first-pick") as thread:
-        planned_s = DERIVE_SHARE * limit_s
-        planning = thread.submit(
-            _planned, workload, target, where, planned_s, allows
-        )  # while the processes start
+        # while the processes start
+        planning = thread.submit(_planned, workload, target, where, DERIVE_SHARE * limit_s, allows)
         reference_s = REFERENCE_SHARE * limit_s
         try:
             with site.measurer(workload, target, PATIENT_S, reference_s=reference_s) as measurer:
                 measurer.start()
                 run(planning.result())
                 untried = any(trace not in tried for trace, _ in planning.result())
-                plain = PlainLoops(workload, target, not allows(plain_loops.TRACE))
-                if plain.worth(best_s) and (best is not None or not untried):
+                plain = PlainLoops(workload, target, not allows(plain_loops.TRACE)).worth(best_s)
+                if plain and (best is not None or not untried):
                     alone = best is None
                     run([(plain_loops.TRACE, "default")])
                     if alone and best is not None:
