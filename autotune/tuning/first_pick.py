@@ -108,14 +108,13 @@ def first_pick(
     `WorkloadError` where no candidate can be checked, and `ScheduleError` if there is no space.
     """
     started = time.monotonic()
-    latest_s = max(min(LATEST_S, limit_s + may_be_late_s()), limit_s)
-    until, latest = started + limit_s - MARGIN_S, started + latest_s
+    until, allows = started + limit_s - MARGIN_S, Allows.of(workload, target, in_place)
+    latest = started + max(min(LATEST_S, limit_s + may_be_late_s()), limit_s)
     best: Pick | None = None
     best_s: float | None = None
     least_s = math.inf  # of a run, or where sizes are open the mean over sizes
     tried: set[Trace] = set()
     failed: Counter[str] = Counter()
-    allows = Allows.of(workload, target, in_place)
 
     def run(planned: Sequence[tuple[Trace, str]]) -> None:
         nonlocal best, best_s, least_s
@@ -130,10 +129,9 @@ def first_pick(
                 best, least_s = Pick(*planned[i], m.time_s), took_s
 
     with ThreadPoolExecutor(1, "autotune-first-pick") as thread:
-        # while the processes start
-        planning = thread.submit(_planned, workload, target, where, DERIVE_SHARE * limit_s, allows)
-        reference_s = REFERENCE_SHARE * limit_s
+        planning = thread.submit(_planned, workload, target, where, limit_s, allows)  # as processes start
         try:
+            reference_s = REFERENCE_SHARE * limit_s
             with site.measurer(workload, target, PATIENT_S, reference_s=reference_s) as measurer:
                 measurer.start()
                 run(planning.result())
@@ -190,9 +188,10 @@ def grace_s(workload: Workload) -> float:
 def _planned(
     workload: Workload, target: Target, where: str | LogPlace, limit_s: float, allows: Allows
 ) -> list[tuple[Trace, str]]:
-    """``limit_s``: seconds of this thread for the space, however busy the machine is."""
-    begin = time.thread_time()
-    space = derive(workload.canonical, target, enough=lambda: time.thread_time() - begin > limit_s)
+    """``limit_s``: seconds of a first pick, of which this thread has a share for the space, however busy the
+    machine is."""
+    until = time.thread_time() + DERIVE_SHARE * limit_s
+    space = derive(workload.canonical, target, enough=lambda: time.thread_time() > until)
     found = proposals(workload, target, space, where)
     made = [(trace_of(space, p.candidate), p.chosen_by) for p in found]
     return [m for m in made if allows(m[0])]
