@@ -109,8 +109,8 @@ class Stores(LlvmExpressions):
             self.s.do(f"store {LLVM_TYPE[dtype]} {one}, ptr {ptr}, align {align}")
 
     def _in_registers(self, buffer: str, flat: Flat) -> bool:
-        """Whether lanes are all there and of a variable of this function, which LLVM keeps in registers unless
-        its address goes to a masked store."""
+        """Whether all lanes are elements of a variable of this function. LLVM keeps such a variable in
+        registers unless its address goes to a masked store."""
         return self.places[buffer].pointer.startswith("%local") and self._own(buffer, flat)
 
     def stored(self, s: Store) -> Value:
