@@ -157,7 +157,11 @@ def _crc16(t, p):
     bit = te.compute((p.N,), lambda n: crc[n - 1] ^ te.cast(data[n], "int32"), "c")
     for b in range(8):
         last = bit
-        step = lambda n, x=last: te.right_shift(x[n], 1) ^ ((x[n] & 1) * 0x8408)  # noqa: E731
+
+        def step(n, x=last):
+            half = te.right_shift(x[n], 1)
+            return te.select(te.equal(x[n] & 1, 1), half ^ 0x8408, half)
+
         bit = te.compute((p.N,), step, "crc" if b == 7 else f"b{b}")
     crc = te.scan(crc, bit)
 
