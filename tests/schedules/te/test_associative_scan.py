@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import check_compiled, expected, host, inputs, same
+from helpers import check_compiled, check_interpreted, expected, host, inputs, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -183,6 +183,19 @@ def test_refused(name: str) -> None:
     make, message = REFUSED[name]
     with pytest.raises(WorkloadError, match=message):
         make()
+
+
+def test_lanes_that_are_done_twice_in_a_step_keep_what_they_read() -> None:
+    """Tiles that are moved inwards between loops of steps: memory of one step would be overwritten too soon."""
+    b = te.placeholder((10, 8), name="b")
+    y = te.scan((10, 8), lambda y, i, t: y[i, t - 1] + b[i, t], init=0.0, axis=1, name="y")
+    dag = te.dag([b, te.compute((10,), lambda i: y[i, 7], name="z")])
+    s = Schedule(dag)
+    _, row, lane = s.split("y_i", [None, 3, 4], "shift")
+    step, column = s.split("y_t", [None, 4])
+    s.reorder("y_i_0", step, row, column, lane)
+    data = inputs(dag)
+    check_interpreted(s.nest, dag, data, te.evaluate(dag, data))
 
 
 @pytest.mark.slow
