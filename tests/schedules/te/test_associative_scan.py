@@ -186,7 +186,7 @@ def test_refused(name: str) -> None:
 
 
 def test_lanes_that_are_done_twice_in_a_step_keep_what_they_read() -> None:
-    """Tiles that are moved inwards between loops of steps: memory of one step would be overwritten too soon."""
+    """Tiles that are moved inwards between loops of steps: the memory of a step is overwritten too soon."""
     b = te.placeholder((10, 8), name="b")
     y = te.scan((10, 8), lambda y, i, t: y[i, t - 1] + b[i, t], init=0.0, axis=1, name="y")
     dag = te.dag([b, te.compute((10,), lambda i: y[i, 7], name="z")])
