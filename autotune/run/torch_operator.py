@@ -82,15 +82,27 @@ def plain_name_of_size(kernel: Any, shapes: tuple[tuple[int, ...], ...]) -> str:
     return plain_name(kernel.of_shapes(shapes))
 
 
+def numbers_of(kernel: Any) -> tuple[tuple[int, str], ...]:
+    """(place, dtype) of the inputs without dimensions, of which calls may give numbers."""
+    return tuple((i, b.dtype) for i, b in enumerate(kernel.parameters[0]) if not b.shape)
+
+
 # torch.compile takes what these return for constants of the traced program.
 plain_name._dynamo_marked_constant = True  # type: ignore[attr-defined]
 plain_name_of_size._dynamo_marked_constant = True  # type: ignore[attr-defined]
+numbers_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def traced(kernel: Any, /, *inputs: Any, out: Any = None, **named: Any) -> Any:
     """What torch.compile traces in the place of ``Kernel.__call__``: the call of an operator."""
     if named:
         inputs = kernel.placed(inputs, named)
+    import torch
+
+    for i, dtype in numbers_of(kernel):  # operators take tensors alone
+        if i < len(inputs) and isinstance(inputs[i], (bool, int, float)):
+            one = torch.full((), inputs[i], dtype=getattr(torch, dtype))
+            inputs = (*inputs[:i], one, *inputs[i + 1 :])
     return _called(plain_name(kernel), inputs, out)
 
 

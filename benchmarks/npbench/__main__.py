@@ -25,7 +25,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PEERS = ("numpy", "numba", "gcc")
-ONE_THREAD = {n: "1" for n in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 def seconds_of(text: str) -> float:
@@ -66,9 +66,14 @@ def row_of(options: argparse.Namespace, name: str) -> dict[str, Any]:
     failed = {"name": name, "sizes": options.sizes, "way": options.way}
     try:
         done = subprocess.run(
-            words, cwd=ROOT, capture_output=True, text=True, timeout=options.limit, env=os.environ | ONE_THREAD,
+            words,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=options.limit,
+            env=os.environ | ONE_THREAD,
             check=False,
-        )  # fmt: skip
+        )
     except subprocess.TimeoutExpired:
         return {**failed, "reason": f"took longer than {options.limit:g} s"}
     if done.returncode != 0:
@@ -80,7 +85,10 @@ def row_of(options: argparse.Namespace, name: str) -> dict[str, Any]:
 
 def table(rows: list[dict[str, Any]], against: tuple[str, ...]) -> str:
     """Times in microseconds, and how many times as fast as each peer."""
-    out = ["| program | µs | " + " | ".join(f"÷ {x}" for x in against) + " | error |", "|---" * (len(against) + 3) + "|"]
+    out = [
+        "| program | µs | " + " | ".join(f"÷ {x}" for x in against) + " | error |",
+        "|---" * (len(against) + 3) + "|",
+    ]
     ratios: dict[str, list[float]] = {x: [] for x in against}
     for row in sorted(rows, key=lambda r: r["name"]):
         if "reason" in row:
@@ -96,7 +104,10 @@ def table(rows: list[dict[str, Any]], against: tuple[str, ...]) -> str:
         out.append(
             f"| {row['name']} | {own * 1e6:.0f} | {' | '.join(words)} | {row['errors']['autotune']:.0e} |"
         )
-    for what, of in (("geometric mean", _mean), ("slower than it", lambda v: f"{sum(x < 1 for x in v)} of {len(v)}")):
+    for what, of in (
+        ("geometric mean", _mean),
+        ("slower than it", lambda v: f"{sum(x < 1 for x in v)} of {len(v)}"),
+    ):
         out.append(f"| {what} | | " + " | ".join(of(ratios[x]) for x in against) + " | |")
     return "\n".join(out)
 
@@ -109,7 +120,9 @@ def main() -> None:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("npbench", description=__doc__, formatter_class=raw)
     parser.add_argument("names", nargs="*", help="programs; all of them if none is named")
-    parser.add_argument("--sizes", default="S", help="S and M are the suite's; tiny and odd are those of tests")
+    parser.add_argument(
+        "--sizes", default="S", help="S and M are the suite's; tiny and odd are those of tests"
+    )
     parser.add_argument("--way", default="tuned", choices=("plain", "first", "tuned"))
     parser.add_argument("--budget", default="20s", help="of tuning a program, all its kernels together")
     parser.add_argument("--against", default=",".join(PEERS))

@@ -33,14 +33,24 @@ class Contender(Protocol):
 class NumbaPeer:
     """The loops in a process of an environment that has numba."""
 
-    def __init__(self, program: Program, p: Any, arrays: Mapping[str, np.ndarray], python: str, folder: Path) -> None:
+    def __init__(
+        self, program: Program, p: Any, arrays: Mapping[str, np.ndarray], python: str, folder: Path
+    ) -> None:
         given, results = folder / "given.npz", folder / "results.npz"
         names = list(inspect.signature(program.loops).parameters)
         numbers = {n: np.asarray(getattr(p, n)) for n in names if n not in arrays}
         np.savez(given, **arrays, **numbers)
         file = inspect.getsourcefile(program.loops)
         worker = str(Path(__file__).with_name("numba_worker.py"))
-        words = [python, worker, str(file), program.loops.__name__, str(given), str(results), json.dumps(names)]
+        words = [
+            python,
+            worker,
+            str(file),
+            program.loops.__name__,
+            str(given),
+            str(results),
+            json.dumps(names),
+        ]
         self.process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )

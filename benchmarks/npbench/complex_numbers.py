@@ -253,7 +253,9 @@ def _scattering(t, p):
     )
 
     def total(c):
-        q, i, j, b, z = (te.reduce_axis(n, s) for n, s in zip((p.Nqz, p.N3D, p.N3D, p.NB, no), "qijbz", strict=True))
+        q, i, j, b, z = (
+            te.reduce_axis(n, s) for n, s in zip((p.Nqz, p.N3D, p.N3D, p.NB, no), "qijbz", strict=True)
+        )
 
         def over(k, e, a, m, n):
             w = te.reduce_axis((0, te.minimum(p.Nw, e + 1)), "w")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+import autotune as at
 from autotune import te
 from benchmarks.npbench.loops import fluids as loops
 from benchmarks.npbench.program import Program, sizes, unset
@@ -15,7 +16,8 @@ def _hdiff(t, p):
     lap = te.compute(
         (p.I + 2, p.J + 2, p.K),
         lambda i, j, k: (
-            4.0 * x[i + 1, j + 1, k] - (x[i + 2, j + 1, k] + x[i, j + 1, k] + x[i + 1, j + 2, k] + x[i + 1, j, k])
+            4.0 * x[i + 1, j + 1, k]
+            - (x[i + 2, j + 1, k] + x[i, j + 1, k] + x[i + 1, j + 2, k] + x[i + 1, j, k])
         ),
         "lap",
     )
@@ -33,7 +35,8 @@ def _hdiff(t, p):
     out = te.compute(
         (p.I, p.J, p.K),
         lambda i, j, k: (
-            x[i + 2, j + 2, k] - coeff[i, j, k] * (flx[i + 1, j, k] - flx[i, j, k] + fly[i, j + 1, k] - fly[i, j, k])
+            x[i + 2, j + 2, k]
+            - coeff[i, j, k] * (flx[i + 1, j, k] - flx[i, j, k] + fly[i, j + 1, k] - fly[i, j, k])
         ),
         "out",
     )
@@ -53,24 +56,32 @@ def _hdiff_reference(a, p):
 HDIFF = Program(
     "hdiff",
     sizes(
-        {"I": 64, "J": 64, "K": 60}, {"I": 128, "J": 128, "K": 160}, {"I": 1, "J": 1, "K": 1},
+        {"I": 64, "J": 64, "K": 60},
+        {"I": 128, "J": 128, "K": 160},
+        {"I": 1, "J": 1, "K": 1},
         {"I": 5, "J": 7, "K": 13},
     ),
     lambda p, r: {
-        "x": r.random((p.I + 4, p.J + 4, p.K)), "coeff": r.random((p.I, p.J, p.K)), "out": unset(p.I, p.J, p.K),
-        "lap": unset(p.I + 2, p.J + 2, p.K), "flx": unset(p.I + 1, p.J, p.K), "fly": unset(p.I, p.J + 1, p.K),
+        "x": r.random((p.I + 4, p.J + 4, p.K)),
+        "coeff": r.random((p.I, p.J, p.K)),
+        "out": unset(p.I, p.J, p.K),
+        "lap": unset(p.I + 2, p.J + 2, p.K),
+        "flx": unset(p.I + 1, p.J, p.K),
+        "fly": unset(p.I, p.J + 1, p.K),
     },
     ("out",),
     _hdiff_reference,
     _hdiff,
     lambda k, a, p: (k.hdiff(a.x, a.coeff, out=a.out),),
     loops.hdiff,
-)  # fmt: skip
+)
 
 
 def _vadv(t, p):
     n = (p.I, p.J, p.K)
-    old, us, wcon, up, ut, dtr = given(t, utens_stage=n, u_stage=n, wcon=(p.I + 1, *n[1:]), u_pos=n, utens=n, dtr=())
+    old, us, wcon, up, ut, dtr = given(
+        t, utens_stage=n, u_stage=n, wcon=(p.I + 1, *n[1:]), u_pos=n, utens=n, dtr=()
+    )
 
     def across(i, j, k):
         """How fast air moves through the face below level k."""
@@ -88,9 +99,14 @@ def _vadv(t, p):
 
     cc, dd = te.scan([n, n], forward, init=[0.0, 0.0], axis=2, name=["ccol", "dcol"], dtype=t)
     s = te.scan(
-        n, lambda s, i, j, k: dd[i, j, k] - cc[i, j, k] * s[i, j, k + 1], init=0.0, axis=2, reverse=True, name="s",
+        n,
+        lambda s, i, j, k: dd[i, j, k] - cc[i, j, k] * s[i, j, k + 1],
+        init=0.0,
+        axis=2,
+        reverse=True,
+        name="s",
         dtype=t,
-    )  # fmt: skip
+    )
     new = te.compute(n, lambda i, j, k: dtr[()] * (s[i, j, k] - up[i, j, k]), "R")
     return {"vadv": [old, us, wcon, up, ut, dtr, new]}
 
@@ -155,10 +171,10 @@ class _Grid:
         self.p, self.left, self.right = p, left, right
 
     def source(self, u, v, i, j):
-        dx, dy, (a, b) = self.dx, self.dy, (self.left(j), self.right(j))
-        ux, uy = (u(i, b) - u(i, a)) / (2 * dx), (u(i + 1, j) - u(i - 1, j)) / (2 * dy)
-        vx, vy = (v(i, b) - v(i, a)) / (2 * dx), (v(i + 1, j) - v(i - 1, j)) / (2 * dy)
-        return self.p.rho * ((ux + vy) / self.dt - ux * ux - 2 * uy * vx - vy * vy)
+        by_x, by_y, (a, b) = 0.5 / self.dx, 0.5 / self.dy, (self.left(j), self.right(j))
+        ux, uy = (u(i, b) - u(i, a)) * by_x, (u(i + 1, j) - u(i - 1, j)) * by_y
+        vx, vy = (v(i, b) - v(i, a)) * by_x, (v(i + 1, j) - v(i - 1, j)) * by_y
+        return self.p.rho * ((ux + vy) * (1.0 / self.dt) - ux * ux - 2 * uy * vx - vy * vy)
 
     def pressure(self, q, b, i, j):
         dx2, dy2 = self.dx**2, self.dy**2
@@ -169,7 +185,9 @@ class _Grid:
         """A velocity after the step; ``slope`` is that of the pressure."""
         dx, dy, dt, (a, b) = self.dx, self.dy, self.dt, (self.left(j), self.right(j))
         carried = u(i, j) * (dt / dx) * (w(i, j) - w(i, a)) + v(i, j) * (dt / dy) * (w(i, j) - w(i - 1, j))
-        spread = dt / dx**2 * (w(i, b) - 2 * w(i, j) + w(i, a)) + dt / dy**2 * (w(i + 1, j) - 2 * w(i, j) + w(i - 1, j))
+        spread = dt / dx**2 * (w(i, b) - 2 * w(i, j) + w(i, a)) + dt / dy**2 * (
+            w(i + 1, j) - 2 * w(i, j) + w(i - 1, j)
+        )
         return w(i, j) - carried - slope + self.p.nu * spread
 
     def along_x(self, q, i, j):
@@ -183,61 +201,64 @@ def _at(x):
     return lambda i, j: x[i, j]
 
 
-def _flow_kernels(t, p, grid, columns, edge_p, edge_u, force):
-    """Source, pressure and velocities: full arrays, of which ``columns(j)`` and the inner rows follow the
-    formulas, and the edges have their own values."""
+def _ring(x):
+    """Columns in a ring: beside the last is the first."""
+    last = x.shape[1] - 1
+    return lambda i, j: te.select(j < 0, x[i, last], te.select(j > last, x[i, 0], x[i, j]))
+
+
+def _flow_kernels(t, p, of, columns, edge_p, edge_u, force):
+    """Source, pressure and velocities of a step: full arrays, of which ``columns(j)`` and the inner rows follow the
+    formulas, and the edges have their own values. ``of`` says where elements of an array are."""
+    grid = _Grid(p, lambda j: j - 1, lambda j: j + 1)
     n = (p.ny, p.nx)
-    u, v, q, b = given(t, u=n, v=n, p=n, b=n)
+    u, v, first, b, last = given(t, u=n, v=n, p=n, b=n, new_p=n)
     inside = lambda i, j: te.all(i > 0, i < p.ny - 1, *columns(j))  # noqa: E731
-    source = te.compute(
-        n, lambda i, j: te.select(inside(i, j), grid.source(_at(u), _at(v), i, j), 0.0), "source"
-    )
-    pressure = te.compute(n, lambda i, j: edge_p(lambda i, j: grid.pressure(_at(q), _at(b), i, j), q, i, j), "p1")
+    source = te.compute(n, lambda i, j: te.select(inside(i, j), grid.source(of(u), of(v), i, j), 0.0), "b")
+    q = first
+    for k in range(p.nit):
+        inner = lambda i, j, q=q: grid.pressure(of(q), of(b), i, j)  # noqa: E731
+        name = f"p{k + 1}" if k < p.nit - 1 else "new_p"
+        q = te.compute(n, lambda i, j, inner=inner: edge_p(inner, i, j), name)
     u1 = te.compute(
         n,
         lambda i, j: te.select(
-            inside(i, j), grid.moved(_at(u), _at(u), _at(v), grid.along_x(_at(q), i, j), i, j) + force, edge_u(i, j)
+            inside(i, j),
+            grid.moved(of(u), of(u), of(v), grid.along_x(of(last), i, j), i, j) + force,
+            edge_u(i, j),
         ),
         "u1",
     )
     v1 = te.compute(
         n,
         lambda i, j: te.select(
-            inside(i, j), grid.moved(_at(v), _at(u), _at(v), grid.along_y(_at(q), i, j), i, j), 0.0
+            inside(i, j), grid.moved(of(v), of(u), of(v), grid.along_y(of(last), i, j), i, j), 0.0
         ),
         "v1",
     )
-    return {"source": [u, v, source], "pressure": [q, b, pressure], "velocities": [u, v, q, u1, v1]}
+    return {"source": [u, v, source], "pressures": [first, b, q], "velocities": [u, v, last, u1, v1]}
 
 
 def _cavity(t, p):
-    grid = _Grid(p, lambda j: j - 1, lambda j: j + 1)
 
-    def edge(inner, q, i, j):
+    def edge(inner, i, j):
         """The inner point next to one of an edge; the last row is 0, and corners follow the rows."""
-        to_row = te.maximum(i, 1)
-        to_column = te.minimum(te.maximum(j, 1), p.nx - 2)
-        return te.select(i < p.ny - 1, inner(to_row, to_column), 0.0)
+        row = te.maximum(i, 1)
+        found = te.select(te.equal(j, p.nx - 1), inner(row, p.nx - 2), inner(row, j))
+        return te.select(i < p.ny - 1, te.select(te.equal(j, 0), inner(row, 1), found), 0.0)
 
     lid = lambda i, j: te.select(te.equal(i, p.ny - 1), te.const(1.0, t), 0.0)  # noqa: E731
-    return _flow_kernels(t, p, grid, lambda j: (j > 0, j < p.nx - 1), edge, lid, 0.0)
+    return _flow_kernels(t, p, _at, lambda j: (j > 0, j < p.nx - 1), edge, lid, 0.0)
 
 
-def _pressures(k, a, p, q, spare):
-    for _ in range(p.nit):
-        k.pressure(q, a.b, out=spare)
-        q, spare = spare, q
-    return q, spare
+def _cavity_repeats(k, p):
+    swap = [("u1", "u"), ("v1", "v"), ("new_p", "p")]
+    return {"steps": at.repeat([k.source, k.pressures, k.velocities], times=p.nt, swap=swap)}
 
 
 def _cavity_run(k, a, p):
-    now, new, q, spare = (a.u, a.v), (a.un, a.vn), a.p, a.pn
-    for _ in range(p.nt):
-        k.source(*now, out=a.b)
-        q, spare = _pressures(k, a, p, q, spare)
-        k.velocities(*now, q, out=new)
-        now, new = new, now
-    return *now, q
+    _, q, u, v = k.steps(a.u, a.v, a.p, out=(a.b, a.pn, a.un, a.vn))
+    return u, v, q
 
 
 def _shifts(x):
@@ -288,31 +309,31 @@ CAVITY_FLOW = Program(
     _cavity,
     _cavity_run,
     loops.cavity_flow,
+    uses="repeat",
+    repeats=_cavity_repeats,
     rtol=1e-8,
 )
 
 
 def _channel(t, p):
-    around = lambda by: lambda j: (j + by) % p.nx  # noqa: E731
-    grid = _Grid(p, around(p.nx - 1), around(1))
-    edge = lambda inner, q, i, j: inner(te.minimum(te.maximum(i, 1), p.ny - 2), j)  # noqa: E731
-    found = _flow_kernels(t, p, grid, lambda j: (), edge, lambda i, j: 0.0, p.F * grid.dt)
+    edge = lambda inner, i, j: inner(te.minimum(te.maximum(i, 1), p.ny - 2), j)  # noqa: E731
+    found = _flow_kernels(t, p, _ring, lambda j: (), edge, lambda i, j: 0.0, p.F * _numbers(p)[2])
     (x,) = given(t, x=(p.ny, p.nx))
     i, j = te.reduce_axis(p.ny, "i"), te.reduce_axis(p.nx, "j")
     return {**found, "total": [x, te.compute((), lambda: te.sum(x[i, j], axis=(i, j)), "sum")]}
 
 
 def _channel_run(k, a, p):
-    now, new, q, spare = (a.u, a.v), (a.un, a.vn), a.p, a.pn
+    now, new = (a.u, a.v, a.p), (a.un, a.vn, a.pn)
     steps, change, before = 0, 1.0, 0.0
     while change > 0.001:
-        k.source(*now, out=a.b)
-        q, spare = _pressures(k, a, p, q, spare)
-        k.velocities(*now, q, out=new)
+        k.source(*now[:2], out=a.b)
+        k.pressures(now[2], a.b, out=new[2])
+        k.velocities(*now[:2], new[2], out=new[:2])
         now, new = new, now
         after = float(k.total(now[0]))
         change, before, steps = (after - before) / after, after, steps + 1
-    return *now, q, np.array([steps])
+    return *now, np.array([steps])
 
 
 def _channel_reference(a, p):

@@ -1,7 +1,7 @@
 """Loops of plain Python as C: the program that gcc compiles is the one that numba compiles.
 
 A function of loops has ranges, conditions, assignments to numbers and elements, arithmetic, and functions of
-`math`. Extents of arrays are constants in the C, as they are in a tuned kernel. ``real`` is the type of floats.
+`math`. Extents of arrays are constants in the C, as in a tuned kernel. Floats have the type ``real``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ from typing import Any
 import numpy as np
 
 FLAGS = ("-O3", "-march=native", "-ffast-math")
-INTEGERS = {"bool": "uint8_t", "uint8": "uint8_t", "int32": "int32_t", "int64": "int64_t", "uint32": "uint32_t"}
+INTEGERS = {
+    "bool": "uint8_t",
+    "uint8": "uint8_t",
+    "int32": "int32_t",
+    "int64": "int64_t",
+    "uint32": "uint32_t",
+}
 FUNCTIONS = ("sqrt", "exp", "sin", "cos", "tanh", "atan2", "floor", "log", "pow")
 OPERATORS: dict[type, str] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "/", ast.Mod: "%", ast.BitXor: "^",
@@ -46,7 +52,9 @@ class Translator:
     def text(self) -> str:
         self._types()
         body = "".join(self._statement(s, 1) for s in self.tree.body)
-        declared = "".join(f"  {'real' if t == 'real' else 'int64_t'} {n};\n" for n, t in sorted(self.locals.items()))
+        declared = "".join(
+            f"  {'real' if t == 'real' else 'int64_t'} {n};\n" for n, t in sorted(self.locals.items())
+        )
         parameters = ", ".join(self._parameter(n, v) for n, v in self.given.items())
         head = "#include <math.h>\n#include <stdint.h>\n#define MIN(a, b) ((a) < (b) ? (a) : (b))\n"
         head += "#define MAX(a, b) ((a) > (b) ? (a) : (b))\n" + f"typedef {self.real} real;\n"
@@ -60,7 +68,7 @@ class Translator:
         return f"{kind} (*restrict {name}){rest}" if rest else f"{kind} *restrict {name}"
 
     def _types(self) -> None:
-        """Numbers that are ever given a float are floats; the rest are integers. Asked until nothing changes."""
+        """Numbers that are ever given a float are floats; the rest are integers."""
         while True:
             before = dict(self.locals)
             for node in ast.walk(self.tree):
@@ -164,7 +172,9 @@ class Translator:
         return "f" if self.real == "float" else ""
 
 
-def compiled(loops: Callable[..., None], values: Sequence[Any], dtype: str, folder: Path) -> Callable[..., None]:
+def compiled(
+    loops: Callable[..., None], values: Sequence[Any], dtype: str, folder: Path
+) -> Callable[..., None]:
     """Loops compiled by gcc for these arguments: their dtypes and shapes are part of the code."""
     text = Translator(loops, values, "float" if dtype == "float32" else "double").text()
     stem = folder / f"{loops.__name__}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"

@@ -107,7 +107,14 @@ def _layer(x, w, b, name):
 
 def _mlp(t, p):
     x, w1, b1, w2, b2, w3, b3 = given(
-        t, x=(p.N, p.C_in), w1=(p.C_in, p.S0), b1=(p.S0,), w2=(p.S0, p.S1), b2=(p.S1,), w3=(p.S1, p.S2), b3=(p.S2,)
+        t,
+        x=(p.N, p.C_in),
+        w1=(p.C_in, p.S0),
+        b1=(p.S0,),
+        w2=(p.S0, p.S1),
+        b2=(p.S1,),
+        w3=(p.S1, p.S2),
+        b3=(p.S2,),
     )
     h1 = _relu(_layer(x, w1, b1, "l1"), "h1")
     h2 = _relu(_layer(h1, w2, b2, "l2"), "h2")
@@ -163,9 +170,19 @@ def _lenet(t, p):
     _, _, h2, w2 = _lenet_shapes(p)
     flat = 16 * h2 * w2
     x, c1, b1, c2, b2, f1, g1, f2, g2, f3, g3 = given(
-        t, x=(p.N, p.H, p.W, 1), c1=(5, 5, 1, 6), b1=(6,), c2=(5, 5, 6, 16), b2=(16,), f1=(flat, 120), g1=(120,),
-        f2=(120, 84), g2=(84,), f3=(84, 10), g3=(10,),
-    )  # fmt: skip
+        t,
+        x=(p.N, p.H, p.W, 1),
+        c1=(5, 5, 1, 6),
+        b1=(6,),
+        c2=(5, 5, 6, 16),
+        b2=(16,),
+        f1=(flat, 120),
+        g1=(120,),
+        f2=(120, 84),
+        g2=(84,),
+        f3=(84, 10),
+        g3=(10,),
+    )
     s1 = _convolution(x, c1, "s1")
     y1 = te.compute(s1.shape, lambda n, i, j, c: te.maximum(s1[n, i, j, c] + b1[c], 0.0), "y1")
     s2 = _convolution(_pool(y1, "p1"), c2, "s2")
@@ -181,13 +198,25 @@ def _lenet_arrays(p, r):
     h1, w1, h2, w2 = _lenet_shapes(p)
     flat = 16 * h2 * w2
     return {
-        "x": r.random((p.N, p.H, p.W, 1)), "c1": r.random((5, 5, 1, 6)) / 5, "b1": r.random(6),
-        "c2": r.random((5, 5, 6, 16)) / 12, "b2": r.random(16), "f1": r.random((flat, 120)) / flat,
-        "g1": r.random(120), "f2": r.random((120, 84)) / 120, "g2": r.random(84), "f3": r.random((84, 10)) / 84,
-        "g3": r.random(10), "y1": unset(p.N, p.H - 4, p.W - 4, 6), "p1": unset(p.N, h1, w1, 6),
-        "y2": unset(p.N, h1 - 4, w1 - 4, 16), "p2": unset(p.N, h2, w2, 16), "h1": unset(p.N, 120),
-        "h2": unset(p.N, 84), "y": unset(p.N, 10),
-    }  # fmt: skip
+        "x": r.random((p.N, p.H, p.W, 1)),
+        "c1": r.random((5, 5, 1, 6)) / 5,
+        "b1": r.random(6),
+        "c2": r.random((5, 5, 6, 16)) / 12,
+        "b2": r.random(16),
+        "f1": r.random((flat, 120)) / flat,
+        "g1": r.random(120),
+        "f2": r.random((120, 84)) / 120,
+        "g2": r.random(84),
+        "f3": r.random((84, 10)) / 84,
+        "g3": r.random(10),
+        "y1": unset(p.N, p.H - 4, p.W - 4, 6),
+        "p1": unset(p.N, h1, w1, 6),
+        "y2": unset(p.N, h1 - 4, w1 - 4, 16),
+        "p2": unset(p.N, h2, w2, 16),
+        "h1": unset(p.N, 120),
+        "h2": unset(p.N, 84),
+        "y": unset(p.N, 10),
+    }
 
 
 def _pooled(x):

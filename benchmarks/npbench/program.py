@@ -1,4 +1,4 @@
-"""What a program of the suite is: sizes, arrays, numpy's words for it, loops for compilers, and its kernels."""
+"""What a program of the suite is: sizes, arrays, numpy's words for it, loops for compilers, its kernels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class Program:
 
     ``sizes``: sizes by preset: S and M are the suite's, tiny and odd are for tests. ``arrays(p, rng)``: every
     array of a call by name: inputs, outputs and scratch. Floats are made as float64; a number is a 0-d array.
-    ``outputs``: names of results, in the order in which the following return them. ``reference(a, p)``: numpy's program.
+    ``outputs``: names of results, in the order in which the following return them. ``reference(a, p)``:
+    numpy's program.
     ``kernels(t, p)``: tensors of each kernel for dtype ``t``. ``run(k, a, p)``: calls them.
     ``repeats(k, p)``: kernels that run again and again in one call, by name; ``run`` finds them in ``k`` too.
     ``loops``: the program as loops over elements, which numba and a C compiler take; its parameters are
@@ -62,7 +63,10 @@ def made(program: Program, p: Any, dtype: str) -> Arrays:
     """Arrays of a call from a seed of the program's name; floats have ``dtype``."""
     rng = np.random.default_rng(zlib.crc32(program.name.encode()))
     found = {name: np.asarray(x) for name, x in program.arrays(p, rng).items()}
-    return {n: np.ascontiguousarray(x, dtype).reshape(x.shape) if x.dtype.kind == "f" else x for n, x in found.items()}
+    return {
+        n: np.ascontiguousarray(x, dtype).reshape(x.shape) if x.dtype.kind == "f" else x
+        for n, x in found.items()
+    }
 
 
 def copied(arrays: Arrays) -> SimpleNamespace:
@@ -77,7 +81,9 @@ def refer(program: Program, p: Any, arrays: Arrays) -> tuple[np.ndarray, ...]:
         return tuple(np.asarray(x) for x in program.reference(a, p))
 
 
-def looped(program: Program, p: Any, arrays: Arrays, loops: Callable[..., Any] | None = None) -> tuple[Any, ...]:
+def looped(
+    program: Program, p: Any, arrays: Arrays, loops: Callable[..., Any] | None = None
+) -> tuple[Any, ...]:
     """Results of the loops, in Python or compiled, on copies."""
     a = copied(arrays)
     (loops or program.loops)(*arguments(program.loops, p, a))

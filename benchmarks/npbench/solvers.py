@@ -180,7 +180,8 @@ def _durbin(t, p):
     a = te.compute((n,), lambda k: -(r[k] + s[k]) / b[k], "alpha")
 
     def element(k, i):
-        return te.select(i < k, y[k - 1, i] + a[k] * y[k - 1, k - 1 - i], te.select(te.equal(i, k), a[k], 0.0))
+        """What stands behind element k is not read."""
+        return te.select(i < k, y[k - 1, i] + a[k] * y[k - 1, k - 1 - i], a[k])
 
     alpha, beta, y = te.scan([alpha, beta, y], [a, b, te.compute((n, n), element, "y")])
     return {"durbin": [r, te.compute((n,), lambda i: y[n - 1, i], "out")]}
@@ -216,7 +217,9 @@ def _gramschmidt(t, p):
     (A,) = given(t, A=(m, n))
     rest = te.state((n, m, n), t, init=lambda k, i, j: A[i, j], axis=0, name="rest")
     squares, i_r = te.reduce_axis(m, "i_q"), te.reduce_axis(m, "i_r")
-    norm = te.compute((n,), lambda k: te.sum(rest[k - 1, squares, k] * rest[k - 1, squares, k], axis=squares), "norm")
+    norm = te.compute(
+        (n,), lambda k: te.sum(rest[k - 1, squares, k] * rest[k - 1, squares, k], axis=squares), "norm"
+    )
     q = te.compute((n, m), lambda k, i: rest[k - 1, i, k] / te.sqrt(norm[k]), "q")
     r = te.compute((n, n), lambda k, j: te.sum(q[k, i_r] * rest[k - 1, i_r, j], axis=i_r), "r")
     te.scan(rest, te.compute((n, m, n), lambda k, i, j: rest[k - 1, i, j] - q[k, i] * r[k, j], "rest"))

@@ -70,7 +70,10 @@ def _arrays(rank):
 JACOBI_1D = Program(
     "jacobi_1d",
     sizes(
-        {"TSTEPS": 800, "N": 3200}, {"TSTEPS": 3000, "N": 12000}, {"TSTEPS": 2, "N": 3}, {"TSTEPS": 5, "N": 17}
+        {"TSTEPS": 800, "N": 3200},
+        {"TSTEPS": 3000, "N": 12000},
+        {"TSTEPS": 2, "N": 3},
+        {"TSTEPS": 5, "N": 17},
     ),
     _arrays(1),
     ("A", "B"),
@@ -190,17 +193,26 @@ FDTD_2D = Program(
 
 
 def _seidel(t, p):
+    """The state is the inner points; before and beyond them stands the border. What each step waits for, the
+    point to the left, comes last."""
+    n, ninth = p.N - 2, 1.0 / 9.0
     (x,) = given(t, A=(p.N, p.N))
 
     def point(y, i, j):
         around = (
-            y[i - 1, j - 1] + y[i - 1, j] + y[i - 1, j + 1] + x[i, j] + x[i, j + 1]
-            + x[i + 1, j - 1] + x[i + 1, j] + x[i + 1, j + 1]
+            y[i - 1, j - 1] + y[i - 1, j] + y[i - 1, j + 1] + x[i + 1, j + 1] + x[i + 1, j + 2]
+            + x[i + 2, j] + x[i + 2, j + 1] + x[i + 2, j + 2]
         )  # fmt: skip
-        inside = te.all(i > 0, i < p.N - 1, j > 0, j < p.N - 1)
-        return te.select(inside, (around + y[i, j - 1]) * (1.0 / 9.0), x[i, j])
+        return te.fma(y[i, j - 1], ninth, around * ninth)
 
-    return {"sweep": [x, te.scan((p.N, p.N), point, init=0.0, axis=(0, 1), name="y", dtype=t)]}
+    y = te.scan((n, n), point, init=lambda i, j: x[i + 1, j + 1], axis=(0, 1), name="inner", dtype=t)
+    shape = (p.N, p.N)
+    return {
+        "sweep": [
+            x,
+            te.compute(shape, lambda i, j: te.select(_inside((i, j), shape), y[i - 1, j - 1], x[i, j]), "y"),
+        ]
+    }
 
 
 def _seidel_reference(a, p):
@@ -247,7 +259,13 @@ def _solved(m, t, right, beside, on, name):
     names = [f"{name}_p", f"{name}_q"]
     e, q = te.scan([(m, m), (m, m)], forward, init=[0.0, 1.0], axis=0, name=names, dtype=t)
     return te.scan(
-        (m, m), lambda v, j, i: e[j, i] * v[j + 1, i] + q[j, i], init=1.0, axis=0, reverse=True, name=name, dtype=t
+        (m, m),
+        lambda v, j, i: e[j, i] * v[j + 1, i] + q[j, i],
+        init=1.0,
+        axis=0,
+        reverse=True,
+        name=name,
+        dtype=t,
     )
 
 
@@ -256,7 +274,12 @@ def _adi(t, p):
     a, b, d = _adi_numbers(p)
     (u,) = given(t, u=(n, n))
     v = _solved(
-        m, t, lambda j, i: -d * u[j + 1, i] + (1.0 + 2.0 * d) * u[j + 1, i + 1] - d * u[j + 1, i + 2], a, b, "v"
+        m,
+        t,
+        lambda j, i: -d * u[j + 1, i] + (1.0 + 2.0 * d) * u[j + 1, i + 1] - d * u[j + 1, i + 2],
+        a,
+        b,
+        "v",
     )
 
     def right(j, i):
@@ -334,16 +357,18 @@ def _deriche(t, p):
             there = moved(at, by)
             return te.select(te.all(there[axis] >= 0, there[axis] < x.shape[axis]), x[there], 0.0)
 
+        def carried(y, at, by, new):
+            """The last step comes last: the next one waits for it."""
+            return te.fma(b1, y[moved(at, by)], te.fma(b2, y[moved(at, 2 * by)], new))
+
         y1 = te.scan(
             (w, h),
-            lambda y, i, j: k * x[i, j] + a2 * near((i, j), -1) + b1 * y[moved((i, j), -1)] + b2 * y[moved((i, j), -2)],
+            lambda y, i, j: carried(y, (i, j), -1, k * x[i, j] + a2 * near((i, j), -1)),
             init=0.0, axis=axis, name=f"{name}_1", dtype=t,
         )  # fmt: skip
         y2 = te.scan(
             (w, h),
-            lambda y, i, j: (
-                a3 * near((i, j), 1) + a4 * near((i, j), 2) + b1 * y[moved((i, j), 1)] + b2 * y[moved((i, j), 2)]
-            ),
+            lambda y, i, j: carried(y, (i, j), 1, a3 * near((i, j), 1) + a4 * near((i, j), 2)),
             init=0.0, axis=axis, reverse=True, name=f"{name}_2", dtype=t,
         )  # fmt: skip
         return te.compute((w, h), lambda i, j: y1[i, j] + y2[i, j], name)
@@ -355,7 +380,13 @@ def _deriche_reference(a, p):
     al = a.alpha
     e = np.exp(-al)
     k = (1.0 - e) * (1.0 - e) / (1.0 + al * e - np.exp(2.0 * al))
-    a2, a3, a4, b1, b2 = k * e * (al - 1.0), k * e * (al + 1.0), -k * np.exp(-2.0 * al), 2.0**-al, -np.exp(-2.0 * al)
+    a2, a3, a4, b1, b2 = (
+        k * e * (al - 1.0),
+        k * e * (al + 1.0),
+        -k * np.exp(-2.0 * al),
+        2.0**-al,
+        -np.exp(-2.0 * al),
+    )
 
     def filtered(x):
         y1, y2 = np.zeros_like(x), np.zeros_like(x)
@@ -374,7 +405,11 @@ def _deriche_reference(a, p):
 DERICHE = Program(
     "deriche",
     sizes({"W": 400, "H": 200}, {"W": 1500, "H": 1000}, {"W": 2, "H": 3}, {"W": 13, "H": 17}),
-    lambda p, r: {"alpha": 0.25, "x": r.random((p.W, p.H)), **{n: unset(p.W, p.H) for n in ("y1", "y2", "out")}},
+    lambda p, r: {
+        "alpha": 0.25,
+        "x": r.random((p.W, p.H)),
+        **{n: unset(p.W, p.H) for n in ("y1", "y2", "out")},
+    },
     ("out",),
     _deriche_reference,
     _deriche,

@@ -229,8 +229,12 @@ def scattering_self_energies(near, dH, G, D, S, hg, hd):
                                             hg[m, n, 1] = s
                                             dr = D[q, w, a, b, i, j, 0]
                                             di = D[q, w, a, b, i, j, 1]
-                                            hd[m, n, 0] = dH[a, b, j, m, n, 0] * dr - dH[a, b, j, m, n, 1] * di
-                                            hd[m, n, 1] = dH[a, b, j, m, n, 0] * di + dH[a, b, j, m, n, 1] * dr
+                                            hd[m, n, 0] = (
+                                                dH[a, b, j, m, n, 0] * dr - dH[a, b, j, m, n, 1] * di
+                                            )
+                                            hd[m, n, 1] = (
+                                                dH[a, b, j, m, n, 0] * di + dH[a, b, j, m, n, 1] * dr
+                                            )
                                     for m in range(no):
                                         for n in range(no):
                                             r = 0.0

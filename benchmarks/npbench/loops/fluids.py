@@ -43,7 +43,9 @@ def vadv(utens_stage, u_stage, wcon, u_pos, utens, dtr, ccol, dcol):
                 a = -0.25 * (wcon[i + 1, j, k] + wcon[i, j, k]) * 0.5
                 c = 0.25 * (wcon[i + 1, j, k + 1] + wcon[i, j, k + 1]) * 0.5
                 d = dtr * u_pos[i, j, k] + utens[i, j, k] + utens_stage[i, j, k]
-                d += -a * (u_stage[i, j, k - 1] - u_stage[i, j, k]) - c * (u_stage[i, j, k + 1] - u_stage[i, j, k])
+                d += -a * (u_stage[i, j, k - 1] - u_stage[i, j, k]) - c * (
+                    u_stage[i, j, k + 1] - u_stage[i, j, k]
+                )
                 f = 1.0 / (dtr - a - c - ccol[i, j, k - 1] * a)
                 ccol[i, j, k] = c * f
                 dcol[i, j, k] = (d - dcol[i, j, k - 1] * a) * f
@@ -81,7 +83,9 @@ def cavity_flow(u, v, p, un, vn, pn, b, nt, nit, dt, dx, dy, rho, nu):
                 for j in range(1, w - 1):
                     p[i, j] = (
                         (pn[i, j + 1] + pn[i, j - 1]) * (dy * dy) + (pn[i + 1, j] + pn[i - 1, j]) * (dx * dx)
-                    ) / (2.0 * (dx * dx + dy * dy)) - dx * dx * dy * dy / (2.0 * (dx * dx + dy * dy)) * b[i, j]
+                    ) / (2.0 * (dx * dx + dy * dy)) - dx * dx * dy * dy / (2.0 * (dx * dx + dy * dy)) * b[
+                        i, j
+                    ]
             for i in range(h):
                 p[i, w - 1] = p[i, w - 2]
             for j in range(w):
@@ -152,7 +156,9 @@ def channel_flow(u, v, p, un, vn, pn, b, steps, nit, dt, dx, dy, rho, nu, F):
                     q = w - 1 if j == 0 else j - 1
                     p[i, j] = (
                         (pn[i, r] + pn[i, q]) * (dy * dy) + (pn[i + 1, j] + pn[i - 1, j]) * (dx * dx)
-                    ) / (2.0 * (dx * dx + dy * dy)) - dx * dx * dy * dy / (2.0 * (dx * dx + dy * dy)) * b[i, j]
+                    ) / (2.0 * (dx * dx + dy * dy)) - dx * dx * dy * dy / (2.0 * (dx * dx + dy * dy)) * b[
+                        i, j
+                    ]
             for j in range(w):
                 p[h - 1, j] = p[h - 2, j]
                 p[0, j] = p[1, j]

@@ -58,6 +58,15 @@ def test_a_number_beside_tensors() -> None:
 
 
 @pytest.mark.slow
+def test_a_number_in_a_compiled_function() -> None:
+    torch = imported("torch")
+    k = scaled("float64")
+    f = torch.compile(lambda x, s: k(x, s) + k(x, 2), backend="aot_eager", fullgraph=True)
+    x = torch.arange(5, dtype=torch.float64)
+    assert f(x, 3.0).tolist() == (x * 5.0).tolist() == f(x, torch.tensor(3.0, dtype=torch.float64)).tolist()
+
+
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")  # nothing is tuned
 def test_a_number_beside_arrays_of_any_size() -> None:
     n = at.dim(1, 8)

@@ -36,6 +36,8 @@ def changed(s: Stage, kind: str) -> Stage | None:
     if not s.axes:
         return None
     if kind == "places":
+        if s.reducer is None or len(s.values) > 1:  # terms are joined where they meet
+            return None
         return replace(s, places=tuple(Var(a.var) for a in s.axes))
     return replace(s, scan=((s.axes[0].var, 1),))
 
