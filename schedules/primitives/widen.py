@@ -94,10 +94,13 @@ class Widen(Primitive[None]):
 
 
 def _converted(e: Expr, dtype: str) -> Expr:
-    """An expression in another dtype. Between two of storage, by way of what the first is computed with."""
+    """An expression in another dtype. From and to floats of storage, and between two dtypes of storage, by way
+    of what they are computed with."""
     old = E.dtype_of(e)
     if old == dtype:
         return e
-    if is_storage(old) and is_storage(dtype):
-        e = Cast(computed(old), e)
-    return Cast(dtype, e)
+    both = is_storage(old) and is_storage(dtype)
+    steps = [computed(d) for d in (old, dtype) if is_storage(d) and is_float(d) or both and d == old]
+    for d in (*steps, dtype):
+        e = e if E.dtype_of(e) == d else Cast(d, e)
+    return e

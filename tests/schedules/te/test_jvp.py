@@ -242,7 +242,16 @@ def triangular() -> list[te.Tensor]:
     return [a, b, te.scan(x, te.compute((5,), lambda i: b[i] - dot[i], "x"))]
 
 
+def largest_of_states() -> list[te.Tensor]:
+    """A step reads the largest element of the step before, as the best path does."""
+    x, h = x_of(5, 3), te.state((5, 3), D, init=0.25, name="h")
+    k = te.reduce_axis(3, "k")
+    top = te.compute((5, 3), lambda t, j: te.max(h[t - 1, k] * x[t, k], axis=k), "top")
+    return [x, te.scan(h, te.compute((5, 3), lambda t, j: top[t, j] + te.sin(x[t, j]), "h"))]
+
+
 SCANS = {
+    "largest of states": largest_of_states,
     "triangular system": triangular,
     "cell": cell,
     "cell backwards": lambda: cell(reverse=True),
