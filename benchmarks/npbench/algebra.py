@@ -275,12 +275,6 @@ SYMM = Program(
 )  # fmt: skip
 
 
-def _lower_sum(i, j, size, term):
-    """A sum that is there in the lower triangle alone."""
-    k = te.reduce_axis(size, "k", where=j <= i)
-    return te.sum(term(k), axis=k)
-
-
 def _lower(s, C, alpha, beta):
     """C whose lower triangle is updated."""
     return te.compute(
@@ -290,7 +284,8 @@ def _lower(s, C, alpha, beta):
 
 def _syrk(t, p):
     alpha, beta, C, A = given(t, alpha=(), beta=(), C=(p.N, p.N), A=(p.N, p.M))
-    s = te.compute((p.N, p.N), lambda i, j: _lower_sum(i, j, p.M, lambda k: A[i, k] * A[j, k]), "s")
+    k = te.reduce_axis(p.M, "k")
+    s = te.compute((p.N, p.N), lambda i, j: te.sum(A[i, k] * A[j, k], axis=k), "s")
     return {"syrk": [alpha, beta, C, A, _lower(s, C, alpha, beta)]}
 
 
@@ -310,8 +305,9 @@ SYRK = Program(
 
 def _syr2k(t, p):
     alpha, beta, C, A, B = given(t, alpha=(), beta=(), C=(p.N, p.N), A=(p.N, p.M), B=(p.N, p.M))
-    term = lambda i, j: lambda k: A[j, k] * B[i, k] + B[j, k] * A[i, k]  # noqa: E731
-    s = te.compute((p.N, p.N), lambda i, j: _lower_sum(i, j, p.M, term(i, j)), "s")
+    k = te.reduce_axis(p.M, "k")
+    AB = te.compute((p.N, p.N), lambda i, j: te.sum(A[i, k] * B[j, k], axis=k), "AB")
+    s = te.compute((p.N, p.N), lambda i, j: AB[i, j] + AB[j, i], "s")
     return {"syr2k": [alpha, beta, C, A, B, _lower(s, C, alpha, beta)]}
 
 

@@ -70,17 +70,9 @@ def _azimint_hist(t, p):
         return te.minimum(i, p.npt - 1)
 
     bins = te.compute((p.N,), place, "bins")
-    s = te.scatter_add((p.npt,), lambda n: bins[n], lambda n: data[n], over=(p.N,), name="s")
-    c = te.scatter_add((p.npt,), lambda n: bins[n], lambda n: te.const(1, "int32"), over=(p.N,), name="c")
+    s = te.histogram(bins, p.npt, weights=data, name="s")
+    c = te.histogram(bins, p.npt, name="c")
     return {"histogram": [data, radius, te.compute((p.npt,), lambda i: s[i] / te.cast(c[i], t), "out")]}
-
-
-def _means(t, p, data, mine):
-    """The mean of the numbers of each ring; ``mine`` says which are."""
-    n, m = te.reduce_axis(p.N, "k"), te.reduce_axis(p.N, "q")
-    s = te.compute((p.npt,), lambda i: te.sum(te.select(mine(i, n), data[n], 0.0), axis=n), "s")
-    c = te.compute((p.npt,), lambda i: te.sum(te.select(mine(i, m), te.const(1.0, t), 0.0), axis=m), "c")
-    return [te.compute((p.npt,), lambda i: s[i] / c[i], "out")]
 
 
 AZIMINT_HIST = Program(
@@ -92,16 +84,25 @@ AZIMINT_HIST = Program(
     _azimint_hist,
     lambda k, a, p: (k.histogram(a.data, a.radius, out=a.out),),
     loops.azimint_hist,
-    uses="scatter_add",
+    uses="histogram",
 )
 
 
 def _azimint_naive(t, p):
-    data, radius, n = *given(t, data=(p.N,), radius=(p.N,)), te.reduce_axis(p.N, "n")
+    data, radius, n, k = (
+        *given(t, data=(p.N,), radius=(p.N,)),
+        te.reduce_axis(p.N, "n"),
+        te.reduce_axis(p.N, "k"),
+    )
     top = te.compute((), lambda: te.max(radius[n], axis=n), "top")
     edge = te.compute((p.npt + 1,), lambda i: top[()] * te.cast(i, t) / float(p.npt), "edge")
-    mine = lambda i, n: te.all(edge[i] <= radius[n], radius[n] < edge[i + 1])  # noqa: E731
-    return {"means": [data, radius, *_means(t, p, data, mine)]}
+
+    def terms(i):
+        mine = te.all(edge[i] <= radius[k], radius[k] < edge[i + 1])
+        return te.select(mine, data[k], 0.0), te.select(mine, te.const(1.0, t), 0.0)
+
+    s, c = te.compute((p.npt,), lambda i: _sums(2)(terms(i), axis=k), ("s", "c"))
+    return {"means": [data, radius, te.compute((p.npt,), lambda i: s[i] / c[i], "out")]}
 
 
 def _azimint_naive_reference(a, p):
@@ -156,7 +157,11 @@ def _crc16(t, p):
     bit = te.compute((p.N,), lambda n: crc[n - 1] ^ te.cast(data[n], "int32"), "c")
     for b in range(8):
         last = bit
-        step = lambda n, x=last: te.right_shift(x[n], 1) ^ ((x[n] & 1) * 0x8408)  # noqa: E731
+
+        def step(n, x=last):
+            half = te.right_shift(x[n], 1)
+            return te.select(te.equal(x[n] & 1, 1), half ^ 0x8408, half)
+
         bit = te.compute((p.N,), step, "crc" if b == 7 else f"b{b}")
     crc = te.scan(crc, bit)
 
@@ -245,54 +250,80 @@ GO_FAST = Program(
 )
 
 
-def _nbody(t, p):
-    n = p.N
-    pos, vel, acc, mass = given(t, pos=(n, 3), vel=(n, 3), acc=(n, 3), mass=(n, 1))
+def _sums(count):
+    """Several sums over the same axes, done together."""
+    return te.reducer((0.0,) * count, lambda x, y: tuple(a + b for a, b in zip(x, y, strict=True)), "sums")
 
-    def apart(x, i, j):
-        return [x[j, c] - x[i, c] for c in range(3)]
+
+def _nbody(t, p):
+    """Coordinates are apart, so that bodies lie side by side."""
+    n, half = p.N, p.dt / 2.0
+    pos, vel, mass = given(t, pos=(n, 3), vel=(n, 3), mass=(n, 1))
+    X, V, A = ([te.placeholder((n,), t, f"{s}{c}") for c in "xyz"] for s in ("p", "v", "a"))
+    each = lambda value, name: [  # noqa: E731
+        te.compute((n,), lambda i, c=c: value(c, i), f"{name}{'xyz'[c]}") for c in range(3)
+    ]
 
     def pulled(x, name):
+        """Accelerations, and of each body its potential in the field of the others."""
         j = te.reduce_axis(n, "j")
 
-        def over(i, j):
-            d = sum((v * v for v in apart(x, i, j)), start=te.const(p.softening**2, t))
-            return p.G * mass[j, 0] / (d * te.sqrt(d))
+        def terms(i):
+            apart = [y[j] - y[i] for y in x]
+            d = sum((w * w for w in apart[1:]), start=apart[0] * apart[0])
+            soft = d + p.softening**2
+            over = p.G * mass[j, 0] / (soft * te.sqrt(soft))
+            field = te.select(te.not_equal(i, j), mass[j, 0] / te.sqrt(d), 0.0)
+            return (*(over * w for w in apart), field)
 
-        return te.compute((n, 3), lambda i, c: te.sum(over(i, j) * (x[j, c] - x[i, c]), axis=j), name)
+        names = (*(f"{name}{c}" for c in "xyz"), "field")
+        return te.compute((n,), lambda i: _sums(4)(terms(i), axis=j), names)
 
-    def energies(x, v):
-        i, c, j, k = (te.reduce_axis(m, s) for m, s in ((n, "i"), (3, "c"), (n, "j"), (n, "k")))
-        kinetic = te.compute((), lambda: te.sum(mass[i, 0] * v[i, c] * v[i, c], axis=(i, c)), "kinetic")
-
-        def pair(i, j):
-            d = sum((w * w for w in apart(x, i, j)), start=te.const(0.0, t))
-            return te.select(i < j, mass[i, 0] * mass[j, 0] / te.sqrt(d), 0.0)
-
-        potential = te.compute((), lambda: te.sum(pair(j, k), axis=(j, k)), "potential")
-        half = te.compute((), lambda: 0.5 * kinetic[()], "KE")
-        return [half, te.compute((), lambda: -p.G * potential[()], "PE")]
+    def energies(v, field):
+        i, k = (te.reduce_axis(n, s) for s in ("i", "k"))
+        squares = lambda i: v[0][i] * v[0][i] + v[1][i] * v[1][i] + v[2][i] * v[2][i]  # noqa: E731
+        kinetic = te.compute((), lambda: te.sum(mass[i, 0] * squares(i), axis=i), "kinetic")
+        potential = te.compute((), lambda: te.sum(mass[k, 0] * field[k], axis=k), "potential")
+        ke = te.compute((), lambda: 0.5 * kinetic[()], "KE")
+        return [ke, te.compute((), lambda: -0.5 * p.G * potential[()], "PE")]
 
     q = te.reduce_axis(n, "q")
     r = te.reduce_axis(n, "r")
     total = te.compute((), lambda: te.sum(mass[q, 0], axis=q), "total")
     drift = te.compute((3,), lambda c: te.sum(mass[r, 0] * vel[r, c], axis=r), "drift")
-    vel0 = te.compute((n, 3), lambda i, c: vel[i, c] - drift[c] / total[()], "vel0")
-    begin = [pos, vel, mass, vel0, pulled(pos, "acc0"), *energies(pos, vel0)]
-    kicked = te.compute((n, 3), lambda i, c: vel[i, c] + acc[i, c] * (p.dt / 2.0), "kicked")
-    pos1 = te.compute((n, 3), lambda i, c: pos[i, c] + kicked[i, c] * p.dt, "pos1")
-    acc1 = pulled(pos1, "acc1")
-    vel1 = te.compute((n, 3), lambda i, c: kicked[i, c] + acc1[i, c] * (p.dt / 2.0), "vel1")
-    return {"begin": begin, "step": [pos, vel, acc, mass, pos1, vel1, acc1, *energies(pos1, vel1)]}
+    pos0 = each(lambda c, i: pos[i, c], "p")
+    vel0 = each(lambda c, i: vel[i, c] - drift[c] / total[()], "v")
+    *acc0, field0 = pulled(pos0, "a")
+    begin = [pos, vel, mass, *pos0, *vel0, *acc0, *energies(vel0, field0)]
+    kicked = each(lambda c, i: V[c][i] + A[c][i] * half, "kicked")
+    pos1 = each(lambda c, i: X[c][i] + kicked[c][i] * p.dt, "new_p")
+    *acc1, field1 = pulled(pos1, "new_a")
+    vel1 = each(lambda c, i: kicked[c][i] + acc1[c][i] * half, "new_v")
+    KE, PE = given(t, all_KE=(p.Nt + 1,), all_PE=(p.Nt + 1,))
+    now = te.placeholder((), "int32", "now")
+    stored = [
+        te.compute(
+            x.shape,
+            lambda k, e=e, x=x: te.select(te.equal(te.cast(k, "int32"), now[()]), e[()], x[k]),
+            f"new_{x.name}",
+        )
+        for e, x in zip(energies(vel1, field1), (KE, PE), strict=True)
+    ]
+    then = te.compute((), lambda: now[()] + 1, "then")
+    step = [*X, *V, *A, mass, KE, PE, now, *pos1, *vel1, *acc1, *stored, then]
+    return {"begin": begin, "step": step}
+
+
+def _nbody_repeats(k, p):
+    state = [f"{s}{c}" for s in "pva" for c in "xyz"] + ["all_KE", "all_PE"]
+    swap = [*((f"new_{s}", s) for s in state), ("then", "now")]
+    return {"steps": at.repeat(k.step, times=p.Nt, swap=swap)}
 
 
 def _nbody_run(k, a, p):
-    energy = lambda t: (a.KE[t : t + 1].reshape(()), a.PE[t : t + 1].reshape(()))  # noqa: E731
-    k.begin(a.pos, a.vel, a.mass, out=(a.vel1, a.acc, *energy(0)))
-    now, new = (a.pos, a.vel1, a.acc), (a.pos1, a.vel, a.acc1)
-    for t in range(1, p.Nt + 1):
-        k.step(*now, a.mass, out=(*new, *energy(t)))
-        now, new = new, now
+    first = lambda x: x[:1].reshape(())  # noqa: E731
+    k.begin(a.pos, a.vel, a.mass, out=(*a.state, first(a.KE), first(a.PE)))
+    k.steps(*a.state, a.mass, a.KE, a.PE, a.now, out=(*a.new_state, a.KE, a.PE, a.then))
     return a.KE, a.PE
 
 
@@ -335,7 +366,10 @@ NBODY = Program(
     lambda p, r: {
         "mass": np.full((p.N, 1), 20.0 / p.N),
         **{n: r.random((p.N, 3)) for n in ("pos", "vel")},
-        **{n: unset(p.N, 3) for n in ("acc", "pos1", "vel1", "acc1")},
+        "acc": unset(p.N, 3),
+        **{n: unset(9, p.N) for n in ("state", "new_state")},
+        "now": np.int32(1),
+        "then": np.int32(0),
         "KE": unset(p.Nt + 1),
         "PE": unset(p.Nt + 1),
     },
@@ -344,6 +378,8 @@ NBODY = Program(
     _nbody,
     _nbody_run,
     loops.nbody,
+    uses="repeat",
+    repeats=_nbody_repeats,
     rtol=1e-7,
 )
 

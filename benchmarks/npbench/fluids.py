@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+import autotune as at
 from autotune import te
 from benchmarks.npbench.loops import fluids as loops
 from benchmarks.npbench.program import Program, sizes, unset
@@ -170,10 +171,10 @@ class _Grid:
         self.p, self.left, self.right = p, left, right
 
     def source(self, u, v, i, j):
-        dx, dy, (a, b) = self.dx, self.dy, (self.left(j), self.right(j))
-        ux, uy = (u(i, b) - u(i, a)) / (2 * dx), (u(i + 1, j) - u(i - 1, j)) / (2 * dy)
-        vx, vy = (v(i, b) - v(i, a)) / (2 * dx), (v(i + 1, j) - v(i - 1, j)) / (2 * dy)
-        return self.p.rho * ((ux + vy) / self.dt - ux * ux - 2 * uy * vx - vy * vy)
+        by_x, by_y, (a, b) = 0.5 / self.dx, 0.5 / self.dy, (self.left(j), self.right(j))
+        ux, uy = (u(i, b) - u(i, a)) * by_x, (u(i + 1, j) - u(i - 1, j)) * by_y
+        vx, vy = (v(i, b) - v(i, a)) * by_x, (v(i + 1, j) - v(i - 1, j)) * by_y
+        return self.p.rho * ((ux + vy) * (1.0 / self.dt) - ux * ux - 2 * uy * vx - vy * vy)
 
     def pressure(self, q, b, i, j):
         dx2, dy2 = self.dx**2, self.dy**2
@@ -200,23 +201,30 @@ def _at(x):
     return lambda i, j: x[i, j]
 
 
-def _flow_kernels(t, p, grid, columns, edge_p, edge_u, force):
-    """Source, pressure and velocities: full arrays, of which ``columns(j)`` and the inner rows follow the
-    formulas, and the edges have their own values."""
+def _ring(x):
+    """Columns in a ring: beside the last is the first."""
+    last = x.shape[1] - 1
+    return lambda i, j: te.select(j < 0, x[i, last], te.select(j > last, x[i, 0], x[i, j]))
+
+
+def _flow_kernels(t, p, of, columns, edge_p, edge_u, force):
+    """Source, pressure and velocities of a step: full arrays, of which ``columns(j)`` and the inner rows follow the
+    formulas, and the edges have their own values. ``of`` says where elements of an array are."""
+    grid = _Grid(p, lambda j: j - 1, lambda j: j + 1)
     n = (p.ny, p.nx)
-    u, v, q, b = given(t, u=n, v=n, p=n, b=n)
+    u, v, first, b, last = given(t, u=n, v=n, p=n, b=n, new_p=n)
     inside = lambda i, j: te.all(i > 0, i < p.ny - 1, *columns(j))  # noqa: E731
-    source = te.compute(
-        n, lambda i, j: te.select(inside(i, j), grid.source(_at(u), _at(v), i, j), 0.0), "source"
-    )
-    pressure = te.compute(
-        n, lambda i, j: edge_p(lambda i, j: grid.pressure(_at(q), _at(b), i, j), q, i, j), "p1"
-    )
+    source = te.compute(n, lambda i, j: te.select(inside(i, j), grid.source(of(u), of(v), i, j), 0.0), "b")
+    q = first
+    for k in range(p.nit):
+        inner = lambda i, j, q=q: grid.pressure(of(q), of(b), i, j)  # noqa: E731
+        name = f"p{k + 1}" if k < p.nit - 1 else "new_p"
+        q = te.compute(n, lambda i, j, inner=inner: edge_p(inner, i, j), name)
     u1 = te.compute(
         n,
         lambda i, j: te.select(
             inside(i, j),
-            grid.moved(_at(u), _at(u), _at(v), grid.along_x(_at(q), i, j), i, j) + force,
+            grid.moved(of(u), of(u), of(v), grid.along_x(of(last), i, j), i, j) + force,
             edge_u(i, j),
         ),
         "u1",
@@ -224,41 +232,33 @@ def _flow_kernels(t, p, grid, columns, edge_p, edge_u, force):
     v1 = te.compute(
         n,
         lambda i, j: te.select(
-            inside(i, j), grid.moved(_at(v), _at(u), _at(v), grid.along_y(_at(q), i, j), i, j), 0.0
+            inside(i, j), grid.moved(of(v), of(u), of(v), grid.along_y(of(last), i, j), i, j), 0.0
         ),
         "v1",
     )
-    return {"source": [u, v, source], "pressure": [q, b, pressure], "velocities": [u, v, q, u1, v1]}
+    return {"source": [u, v, source], "pressures": [first, b, q], "velocities": [u, v, last, u1, v1]}
 
 
 def _cavity(t, p):
-    grid = _Grid(p, lambda j: j - 1, lambda j: j + 1)
 
-    def edge(inner, q, i, j):
+    def edge(inner, i, j):
         """The inner point next to one of an edge; the last row is 0, and corners follow the rows."""
-        to_row = te.maximum(i, 1)
-        to_column = te.minimum(te.maximum(j, 1), p.nx - 2)
-        return te.select(i < p.ny - 1, inner(to_row, to_column), 0.0)
+        row = te.maximum(i, 1)
+        found = te.select(te.equal(j, p.nx - 1), inner(row, p.nx - 2), inner(row, j))
+        return te.select(i < p.ny - 1, te.select(te.equal(j, 0), inner(row, 1), found), 0.0)
 
     lid = lambda i, j: te.select(te.equal(i, p.ny - 1), te.const(1.0, t), 0.0)  # noqa: E731
-    return _flow_kernels(t, p, grid, lambda j: (j > 0, j < p.nx - 1), edge, lid, 0.0)
+    return _flow_kernels(t, p, _at, lambda j: (j > 0, j < p.nx - 1), edge, lid, 0.0)
 
 
-def _pressures(k, a, p, q, spare):
-    for _ in range(p.nit):
-        k.pressure(q, a.b, out=spare)
-        q, spare = spare, q
-    return q, spare
+def _cavity_repeats(k, p):
+    swap = [("u1", "u"), ("v1", "v"), ("new_p", "p")]
+    return {"steps": at.repeat([k.source, k.pressures, k.velocities], times=p.nt, swap=swap)}
 
 
 def _cavity_run(k, a, p):
-    now, new, q, spare = (a.u, a.v), (a.un, a.vn), a.p, a.pn
-    for _ in range(p.nt):
-        k.source(*now, out=a.b)
-        q, spare = _pressures(k, a, p, q, spare)
-        k.velocities(*now, q, out=new)
-        now, new = new, now
-    return *now, q
+    _, q, u, v = k.steps(a.u, a.v, a.p, out=(a.b, a.pn, a.un, a.vn))
+    return u, v, q
 
 
 def _shifts(x):
@@ -309,31 +309,31 @@ CAVITY_FLOW = Program(
     _cavity,
     _cavity_run,
     loops.cavity_flow,
+    uses="repeat",
+    repeats=_cavity_repeats,
     rtol=1e-8,
 )
 
 
 def _channel(t, p):
-    around = lambda by: lambda j: (j + by) % p.nx  # noqa: E731
-    grid = _Grid(p, around(p.nx - 1), around(1))
-    edge = lambda inner, q, i, j: inner(te.minimum(te.maximum(i, 1), p.ny - 2), j)  # noqa: E731
-    found = _flow_kernels(t, p, grid, lambda j: (), edge, lambda i, j: 0.0, p.F * grid.dt)
+    edge = lambda inner, i, j: inner(te.minimum(te.maximum(i, 1), p.ny - 2), j)  # noqa: E731
+    found = _flow_kernels(t, p, _ring, lambda j: (), edge, lambda i, j: 0.0, p.F * _numbers(p)[2])
     (x,) = given(t, x=(p.ny, p.nx))
     i, j = te.reduce_axis(p.ny, "i"), te.reduce_axis(p.nx, "j")
     return {**found, "total": [x, te.compute((), lambda: te.sum(x[i, j], axis=(i, j)), "sum")]}
 
 
 def _channel_run(k, a, p):
-    now, new, q, spare = (a.u, a.v), (a.un, a.vn), a.p, a.pn
+    now, new = (a.u, a.v, a.p), (a.un, a.vn, a.pn)
     steps, change, before = 0, 1.0, 0.0
     while change > 0.001:
-        k.source(*now, out=a.b)
-        q, spare = _pressures(k, a, p, q, spare)
-        k.velocities(*now, q, out=new)
+        k.source(*now[:2], out=a.b)
+        k.pressures(now[2], a.b, out=new[2])
+        k.velocities(*now[:2], new[2], out=new[:2])
         now, new = new, now
         after = float(k.total(now[0]))
         change, before, steps = (after - before) / after, after, steps + 1
-    return *now, q, np.array([steps])
+    return *now, np.array([steps])
 
 
 def _channel_reference(a, p):

@@ -180,9 +180,8 @@ def _durbin(t, p):
     a = te.compute((n,), lambda k: -(r[k] + s[k]) / b[k], "alpha")
 
     def element(k, i):
-        return te.select(
-            i < k, y[k - 1, i] + a[k] * y[k - 1, k - 1 - i], te.select(te.equal(i, k), a[k], 0.0)
-        )
+        """What stands behind element k is not read."""
+        return te.select(i < k, y[k - 1, i] + a[k] * y[k - 1, k - 1 - i], a[k])
 
     alpha, beta, y = te.scan([alpha, beta, y], [a, b, te.compute((n, n), element, "y")])
     return {"durbin": [r, te.compute((n,), lambda i: y[n - 1, i], "out")]}

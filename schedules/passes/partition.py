@@ -42,7 +42,38 @@ def partition(s: Stmt, ranges: Ranges | None = None) -> Stmt:
         return seq(*(part_of(a, b, s.body, s.annotations) for a, b in pairwise(ends)))
     lo, hi, holding = _middle(s, n)
     pieces = [(Const(0), lo, s.body), (lo, hi, given(s.body, holding)), (hi, Const(n), s.body)]
+    if (beyond := _beyond(s, n, hi)) is not None:
+        far, other = beyond
+        pieces[2:] = [(hi, far, s.body), (far, Const(n), other)]
     return seq(*(part_of(*piece, marks) for piece in pieces))
+
+
+def _beyond(loop: Loop, n: int, end: Expr) -> tuple[Expr, Stmt] | None:
+    """(the first iteration, from ``end`` on, in which no iteration of inner loops chooses the first side of a
+    select that a vector stores, the body as it is from there on): what lies behind a diagonal. None if there
+    is none, or ``end`` is a number."""
+    match loop.body:
+        case Loop(kind="vectorize", extent=Const(value=lanes), body=Store() | Guard(body=Store())):
+            pass
+        case _:
+            return None
+    if isinstance(end, Const):
+        return None
+    store = next(x for x in walk(loop.body) if isinstance(x, Store))
+    match store.value:
+        case Select(cond=Compare(op="<") as c, b=b) if E.dtype_of(c.a) == E.INDEX and not E.loads(c):
+            step, others = affine.isolate(affine.simplify(c.a - c.b, {}), loop.var)
+            least = affine.extreme(others, {loop.body.var: (0, int(lanes) - 1)}, 0)
+            if not isinstance(step, Const) or int(step.value) <= 0 or least is None:
+                return None
+            # step * v + least >= 0 from here on
+            first = E.minimum(E.maximum(E.ceildiv(E.Const(0) - least, step), end), Const(n))
+            return affine.simplify(first, {}), _with_value(loop.body, b)
+    return None
+
+
+def _with_value(s: Stmt, value: Expr) -> Stmt:
+    return replace(s, value=value) if isinstance(s, Store) else with_body(s, lambda k: _with_value(k, value))
 
 
 def _of_open_extent(s: Loop, ranges: Ranges) -> Stmt:

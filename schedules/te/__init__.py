@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from schedules.expr import Expr, ExprLike
 from schedules.expr.numpys import ELSEWHERE
+from schedules.te.associative import associative_scan
 from schedules.te.cumulative import cummax, cummin, cumprod, cumsum
 from schedules.te.evaluator import evaluate
 from schedules.te.forward_mode import jvp
@@ -60,7 +61,7 @@ from schedules.te.strided import with_strides
 from schedules.te.tensors import Reduction, Tensor, dag
 
 __all__ = [
-    "Expr", "FLOAT4_E2M1", "Reduction", "Tensor", "abs", "all", "any", "bitwise_and", "bitwise_not",
+    "Expr", "FLOAT4_E2M1", "Reduction", "Tensor", "abs", "all", "any", "associative_scan", "bitwise_and", "bitwise_not",
     "bitwise_or", "bitwise_xor", "cast", "clip", "compute", "const", "cummax", "cummin", "cumprod",
     "cumsum", "cut", "dag", "equal", "evaluate",
     "floor_divide", "fma", "gradient", "histogram", "if_then_else", "inf", "inputs", "isfinite", "isnan",

@@ -1,4 +1,5 @@
-"""Refuses a reducer of a user's own that gives other results in another order or grouping.
+"""Refuses a reducer of a user's own that gives other results in another order or grouping, and a combine of a
+scan that does so in another grouping.
 
 Three values that the reduction may meet are reduced in several ways, on a few small whole numbers. That finds
 most mistakes, and proves nothing. Equal numbers are not tried: of equals any may be the largest.
@@ -6,7 +7,7 @@ most mistakes, and proves nothing. Equal numbers are not tried: of equals any ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,10 +54,37 @@ def check_any_order(reducer: Reducer, values: Sequence[Expr], axes: Sequence[Var
     )
 
 
-def _fault(reducer: Reducer, abc: list[Values]) -> str:
-    """A case in which another way to reduce gives another result, or nothing."""
+def check_associative(combine: Reducer) -> None:
+    """Raise `WorkloadError` if a scan of values that are combined in this order depends on grouping."""
+    rng = np.random.default_rng(0)
+    fault = ""
+    for ordered in ORDERS:
+        drawn = [
+            rng.permuted(np.tile(np.arange(1, LARGEST + 1), (CASES, 1)), axis=1).T for _ in combine.identity
+        ]
+        met = [
+            [_number(ordered(x[:3])[n], c.dtype) for x, c in zip(drawn, combine.identity, strict=True)]
+            for n in range(3)
+        ]
+        try:
+            with np.errstate(all="ignore"):
+                fault = _fault(combine, met, in_order=True)
+        except WorkloadError:  # what has no value here
+            return
+        if not fault:
+            return
+    raise WorkloadError(
+        f"te.{combine.name} depends on grouping: {fault}. Blocks are combined apart, and then together: let "
+        "combine be associative, and give an identity that changes nothing on either side; what must be "
+        "done step by step is te.scan"
+    )
+
+
+def _fault(reducer: Reducer, abc: list[Values], in_order: bool = False) -> str:
+    """A case in which another way to reduce gives another result, or nothing. ``in_order``: ways that keep
+    the order of the values."""
     a, b, c = abc
-    start = [np.asarray(_wide(x.value, x.dtype)) for x in reducer.identity]
+    start = [np.broadcast_to(_wide(x.value, x.dtype), (CASES,)) for x in reducer.identity]
 
     def join(x: Values, y: Values) -> Values:
         env = {f"{p}{n}": v for p, xs in (("x", x), ("y", y)) for n, v in enumerate(xs)}
@@ -69,17 +97,29 @@ def _fault(reducer: Reducer, abc: list[Values]) -> str:
             out = join(out, x)
         return out
 
-    want = of(a, b, c)
-    for how, got in (
-        ("in the order b, a, c", of(b, a, c)),
-        ("in the order c, b, a", of(c, b, a)),
-        ("a joined with b and c", join(of(a), of(b, c))),
-        ("b and c joined with a", join(of(b, c), of(a))),
-    ):
+    def ways() -> Iterator[tuple[str, Values, str, Values]]:
+        if in_order:
+            yield "a", a, "joined with the identity before it", of(a)
+            yield "a", a, "joined with the identity behind it", join(a, start)
+            yield (
+                "a joined with b, then with c,",
+                join(join(a, b), c),
+                "a joined with b and c",
+                join(a, join(b, c)),
+            )
+            return
+        want = of(a, b, c)
+        yield "", want, "in the order b, a, c", of(b, a, c)
+        yield "", want, "in the order c, b, a", of(c, b, a)
+        yield "", want, "a joined with b and c", join(of(a), of(b, c))
+        yield "", want, "b and c joined with a", join(of(b, c), of(a))
+
+    for first, want, how, got in ways():
         n = _first_apart(want, got, [*a, *b, *c])
         if n is not None:
             shown = ", ".join(f"{name} = {_shown(x, n)}" for name, x in zip("abc", abc, strict=True))
-            return f"{shown} give {_shown(want, n)}, but {how} {_shown(got, n)}"
+            said = f"{shown}: {first} gives" if first else f"{shown} give"
+            return f"{said} {_shown(want, n)}, but {how} {_shown(got, n)}"
     return ""
 
 
@@ -129,8 +169,12 @@ class _Drawn(BlockEvaluator):
         self.found = found
 
     def load(self, e: Load, at: tuple[Any, ...]) -> Array:
-        x = self.found[e]
-        return x % 2 == 1 if e.dtype == "bool" else np.asarray(_wide(x, e.dtype))
+        return _number(self.found[e], e.dtype)
+
+
+def _number(x: Array, dtype: str) -> Array:
+    """What was drawn, in a dtype."""
+    return x % 2 == 1 if dtype == "bool" else _wide(x, dtype)
 
 
 def _wide(x: Any, dtype: str) -> Array:

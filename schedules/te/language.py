@@ -278,28 +278,38 @@ def _reducer(
                     f"use te.{'cast' if isinstance(v, Expr) else 'const'}"
                 )
         exprs = tuple(E.widen(v) for v in exprs)  # of storage none is added up
-        dtypes = tuple(E.dtype_of(v) for v in exprs)
-        neutral = _tuple(
-            identity(*dtypes) if callable(identity) else identity, len(exprs), f"identity of {name}"
-        )
-        consts = tuple(
-            const(x.value if isinstance(x, Const) else x, d) for x, d in zip(neutral, dtypes, strict=True)
-        )
-        xs, ys = (tuple(operand(f"{p}{i}", d) for i, d in enumerate(dtypes)) for p in "xy")
-        joined = _tuple(combine(xs, ys), len(exprs), f"combine of {name}")
-        out = tuple(E.wrap(x, d) for x, d in zip(joined, dtypes, strict=True))
-        check_size(out, f"combine of {name}")
-        for x, d in zip(out, dtypes, strict=True):
-            if E.dtype_of(x) != d or E.variables(x) or any(o not in xs + ys for o in E.loads(x)):
-                raise WorkloadError(
-                    f"combine of {name} returned {E.show(x)} of dtype {E.dtype_of(x)}; it must have the "
-                    f"dtype {d} of its operand and use nothing but its operands"
-                )
-        made = Reduction(Reducer(name, consts, out), exprs, _axes(axis, name))
+        found = reducer_of(name, tuple(E.dtype_of(v) for v in exprs), identity, combine)
+        made = Reduction(found, exprs, _axes(axis, name))
         check(made.reducer, made.values, made.axes)
         return made
 
     return reduce
+
+
+def reducer_of(
+    name: str,
+    dtypes: Sequence[str],
+    identity: Callable[..., Any] | Sequence[int | float],
+    combine: Callable[[tuple[Expr, ...], tuple[Expr, ...]], Any],
+) -> Reducer:
+    """How tuples of values of ``dtypes`` are joined. Raises `WorkloadError`."""
+    neutral = _tuple(
+        identity(*dtypes) if callable(identity) else identity, len(dtypes), f"identity of {name}"
+    )
+    consts = tuple(
+        const(x.value if isinstance(x, Const) else x, d) for x, d in zip(neutral, dtypes, strict=True)
+    )
+    xs, ys = (tuple(operand(f"{p}{i}", d) for i, d in enumerate(dtypes)) for p in "xy")
+    joined = _tuple(combine(xs, ys), len(dtypes), f"combine of {name}")
+    out = tuple(E.wrap(x, d) for x, d in zip(joined, dtypes, strict=True))
+    check_size(out, f"combine of {name}")
+    for x, d in zip(out, dtypes, strict=True):
+        if E.dtype_of(x) != d or E.variables(x) or any(o not in xs + ys for o in E.loads(x)):
+            raise WorkloadError(
+                f"combine of {name} returned {E.show(x)} of dtype {E.dtype_of(x)}; it must have the "
+                f"dtype {d} of its operand and use nothing but its operands"
+            )
+    return Reducer(name, consts, out)
 
 
 def sum(value: ExprLike, axis: ReduceAxes = None, dtype: str | None = None) -> Reduction:

@@ -330,6 +330,10 @@ class LlvmExpressions(Tables):
             return self._masked_load(buffer, flat, step, dtype)
         if step == 1:
             return Value(self._remembered_load(buffer, flat, t, n), dtype, n)
+        if step == -1:
+            ptr, _ = self.address(buffer, flat, 1 - n)
+            x = self.s.emit(f"load {vector(t, n)}, ptr {ptr}, align {DTYPES[dtype].itemsize}")
+            return Value(self._turned(vector(t, n), x), dtype, n)
         if (column := self._column(buffer, flat, step, dtype)) is not None:
             return Value(column, dtype, n)
         if step is not None and self._has_gaps(buffer) and spaced.fits(n, step):
@@ -397,6 +401,10 @@ class LlvmExpressions(Tables):
         lanes = ", ".join(f"i32 {x}" for x in mask)
         return self.s.emit(f"shufflevector {kind} {a}, {kind} {b}, <{len(mask)} x i32> <{lanes}>")
 
+    def _turned(self, kind: str, x: str) -> str:
+        """The lanes of a vector from the last to the first."""
+        return self._shuffled(kind, x, "poison", range(self.lanes - 1, -1, -1))
+
     def _transposed(self, rows: list[str], dtype: str) -> list[str]:
         t = vector(LLVM_TYPE[dtype], len(rows))
         loads = [self.s.emit(f"load {t}, ptr {ref}, align {DTYPES[dtype].itemsize}") for ref in rows]
@@ -444,11 +452,14 @@ class LlvmExpressions(Tables):
         t, n = LLVM_TYPE[dtype], self.lanes
         vt, align = vector(t, n), DTYPES[dtype].itemsize
         assert self.mask is not None
-        if step == 1:
-            ptr, _ = self.address(buffer, flat)
+        if step in (1, -1):
+            ptr, _ = self.address(buffer, flat, 0 if step == 1 else 1 - n)
+            mask = self.mask if step == 1 else f"<{n} x i1> {self._turned(f'<{n} x i1>', self.mask.ref)}"
             name = f"@llvm.masked.load.{mangle(t, n)}.p0"
             self.declare(f"declare {vt} {name}(ptr, <{n} x i1>, {vt})")
-            code = f"call {vt} {name}(ptr align {align} {ptr}, {self.mask}, {vt} zeroinitializer)"
+            code = f"call {vt} {name}(ptr align {align} {ptr}, {mask}, {vt} zeroinitializer)"
+            if step == -1:
+                return Value(self._turned(vt, self.s.emit(code)), dtype, n)
         else:
             name = f"@llvm.masked.gather.{mangle(t, n)}.v{n}p0"
             self.declare(f"declare {vt} {name}(<{n} x ptr>, <{n} x i1>, {vt})")

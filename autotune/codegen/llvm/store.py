@@ -89,6 +89,11 @@ class Stores(LlvmExpressions):
                 hint = ", !nontemporal !0" if whole else ""
                 self.s.do(f"store {value}, ptr {ptr}, align {whole or align}{hint}")
                 return
+            if self._in_registers(s.buffer, flat):
+                old = self.s.emit(f"load {value.type}, ptr {ptr}, align {align}")
+                both = self.s.emit(f"select {self.mask}, {value}, {value.type} {old}")
+                self.s.do(f"store {value.type} {both}, ptr {ptr}, align {align}")
+                return
             name = f"@llvm.masked.store.{mangle(LLVM_TYPE[dtype], self.lanes)}.p0"
             self.declare(f"declare void {name}({value.type}, ptr, <{self.lanes} x i1>)")
             self.s.do(f"call void {name}({value}, ptr align {align} {ptr}, {self.mask})")
@@ -102,6 +107,11 @@ class Stores(LlvmExpressions):
         for lane, ptr in enumerate(self._lane_addresses(s.buffer, flat, step)):
             one = self.s.emit(f"extractelement {value}, i64 {lane}")
             self.s.do(f"store {LLVM_TYPE[dtype]} {one}, ptr {ptr}, align {align}")
+
+    def _in_registers(self, buffer: str, flat: Flat) -> bool:
+        """Whether lanes are all there and of a variable of this function, which LLVM keeps in registers unless
+        its address goes to a masked store."""
+        return self.places[buffer].pointer.startswith("%local") and self._own(buffer, flat)
 
     def stored(self, s: Store) -> Value:
         """The value of a store, as it lies in memory."""
@@ -191,10 +201,17 @@ class Stores(LlvmExpressions):
 
 
 def _apart(x: Load, s: Store, var: str) -> bool:
-    """Whether a load is of another row than a store for all lanes, as of the step before in a scan."""
+    """Whether a load is of another row than a store for all lanes, as of the step before in a scan. Rows that
+    are kept in turns have numbers ``t % n``."""
     for i, j in zip(x.indices, s.indices, strict=True):
         if var not in E.variables(i) | E.variables(j):
+            turns = 0
+            match i, j:
+                case (Binary(op="%", a=a, b=Const(value=n)), Binary(op="%", a=b, b=Const(value=m))) if n == m:
+                    i, j, turns = a, b, int(n)
             terms, rest = affine.linear(E.binary("-", i, j))
-            if not terms and isinstance(rest, Const) and rest.value != 0:
-                return True
+            if not terms and isinstance(rest, Const):
+                apart = int(rest.value)
+                if (apart % turns if turns else apart) != 0:
+                    return True
     return False

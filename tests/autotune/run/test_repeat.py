@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import signal
 import threading
+import weakref
 from functools import cache
 from typing import Any
 
@@ -187,6 +188,42 @@ def test_calls_from_two_threads_are_independent() -> None:
     for t in threads:
         t.join()
     assert all(np.array_equal(got[n], want[n]) for n in range(4))
+
+
+def test_a_call_on_the_same_arrays_finds_its_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    u, p, out = numbers(1), numbers(2), np.empty(N)
+    steps = at.repeat(wave(), swap=(("next", "now"), ("now", "before")))
+    made_tables, table = [], type(steps)._table
+    monkeypatch.setattr(
+        type(steps), "_table", lambda self, *args: made_tables.append(args[-1]) or table(self, *args)
+    )
+    calls = [(4, u, 0.0), (4, u, 0.0), (4, u, -0.0), (5, u, -0.0), (5, u.copy(), 0.5), (5, u[::1], 0.5)]
+    for count, now, c in calls:
+        for _ in range(2):
+            u += 1.0  # the same arrays, other numbers
+            want = at.repeat(wave(), count, (("next", "now"), ("now", "before")))(now.copy(), p, c)
+            made_tables.clear()
+            assert steps(now, p, c, times=count, out=out) is out
+            np.testing.assert_array_equal(out, want)
+        assert made_tables == []
+    assert len(steps._idle) == 1
+
+
+def test_a_number_is_told_from_another_of_the_same_value() -> None:
+    x, c = te.placeholder((3,), "float64", "x"), te.placeholder((), "float64", "c")
+    steps = at.repeat(made(x, c, te.compute((3,), lambda i: x[i] * c[()], "y")), 1)
+    ones, out = np.ones(3), np.empty(3)
+    assert not np.signbit(steps(ones, 0.0, out=out)).any()
+    assert np.signbit(steps(ones, -0.0, out=out)).all()
+
+
+def test_results_are_not_held() -> None:
+    steps = at.repeat(blur(), times=3, swap=[("b", "a")])
+    x, out = numbers(), np.empty(N)
+    gone = [weakref.ref(x), weakref.ref(out), weakref.ref(steps(x))]
+    steps(x, out=out)
+    del x, out
+    assert [r() for r in gone] == [None] * 3
 
 
 @pytest.mark.slow

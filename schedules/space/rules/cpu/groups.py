@@ -85,6 +85,7 @@ def _with_scans(d: SketchBuilder) -> None:
     """Draw a sketch of an expression with scans. What is cheap and read by a step is computed there; what
     stands before a scan or behind it has the rules that all stages have."""
     steps = {s.name for group in scan_groups(d) for s in group}
+    split_views(d)
     d.done |= steps
     inline_stages(d, _inline_padding, costly_in_tiles=False, stay=steps)
     schedule_scans(d)

@@ -41,18 +41,36 @@ def schedule_in_step(d: SketchBuilder, name: str, step: str, lanes: bool) -> Non
     else:
         vectors = (1, 2, 4, 8, 16) if reduce else (1, 2, 4)  # functions in many vectors compile for long
         fits = [w * k for k in vectors if w * k <= extent(last)] or [extent(last)]
-        tail = "guard" if reduce else "shift"
+        cut = not reduce and _chooses(d, name, last.var)
+        tail = "guard" if reduce or cut else "shift"
         vec = d.choice(f"{name}.vec", fits)
         o, inner = d.s.split(last.var, (None, vec), tail)
         outer = [o]
+        if cut or reduce:
+            d.s.partition(o)
         if packed is not None:
             copy, panel = pack_operand(d, name, *packed, vec)
             schedule_packing(d, copy, panel, parallel=True)
             d.done.add(copy)
     in_order(d, name, [*rest, *outer, *(x.var for x in reduce), inner])
-    if reduce:
-        d.s.decompose_reduction(name, reduce[0].var)
     d.s.vectorize(inner)
+    if reduce:
+        d.s.decompose_reduction(name, reduce[0].var)  # now in vectors too, so that sums stay in registers
+
+
+def _chooses(d: SketchBuilder, name: str, loop: str) -> bool:
+    """Whether what a block computes differs along a loop, as before and behind a diagonal: most vectors are
+    on one side of it, and need not ask."""
+    b = d.block(name)
+    axes = {i.var for i, e in zip(b.iters, b.binds, strict=True) if loop in E.variables(e)}
+    return any(
+        E.dtype_of(c.a) == E.INDEX and axes & E.variables(c)
+        for v in b.values
+        for x in E.walk(v)
+        if isinstance(x, E.Select)
+        for c in E.conjuncts(x.cond)
+        if isinstance(c, E.Compare)
+    )
 
 
 def _packed(d: SketchBuilder, name: str, own: Sequence[Loop]) -> tuple[Load, str] | None:

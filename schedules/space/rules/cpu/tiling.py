@@ -96,12 +96,18 @@ def schedule_tiled(d: SketchBuilder, producer: str, consumer: str, *, widens: bo
     contiguous = vector_axis(c) or v
     along = contiguous if contiguous != v and n[contiguous] >= SHORT_VECTORS * w else ""
     packed = packed_read(d, p, names[v])
+    across = ""  # a short axis in which results are contiguous, if lanes go along another one
+    if contiguous != v and n[contiguous] < w and packed is None:
+        across = contiguous
     ways = ("root",) if along else pack_options(d, packed, names[v])
     streamed = v == vector_axis(c) and is_streamed(d, p)
     if streamed:
         ways = ("none",)
     elif (producer, names[v]) in d.open and "none" not in ways:
         ways = ("turned",)
+    turned = _turned(d, p, names[v], names[across], arguments=True) if across else None
+    if turned is not None:
+        packed, ways = turned[0], ("turned",)
     mode = d.choose(f"{producer}.pack", ways) if packed is not None else "none"
     widens = widens and mode != "none" and d.choose(f"{producer}.copies", ("", "wide")) == "wide"
     lanes = lane_widths(n[v], w)
@@ -116,10 +122,13 @@ def schedule_tiled(d: SketchBuilder, producer: str, consumer: str, *, widens: bo
         if widens:
             widen(d, producer, pack_name)
     rows_on = _row_axes(p, names, axes, v, n)
+    if across not in rows_on or n[across] > MAX_ROWS or is_chosen_along(p, names[across]):
+        across = ""
     counts = {x: ROWS_OF_SQUARES if x == along else _row_counts(p, names[x], n[x]) for x in rows_on}
+    counts |= {across: [n[across]]} if across else {}
     tile = {x: d.choice(f"{producer}.{x}", sizes) for x, sizes in counts.items()} | {v: vec}
     guarded = frozenset({v} if mode not in ("none", "turned") or n[v] < max(lanes) else ())
-    plan = Tiling(producer, consumer, v, names, {x: n[x] for x in axes}, tile, along, guarded)
+    plan = Tiling(producer, consumer, v, names, {x: n[x] for x in axes}, tile, along or across, guarded)
     place = ""  # where a copy is made that is not made before
     if along or (
         not streamed
@@ -134,7 +143,8 @@ def schedule_tiled(d: SketchBuilder, producer: str, consumer: str, *, widens: bo
     if mode == "at":
         d.s.compute_at(pack_name, place or tiles)
     if mode == "turned" and packed is not None:
-        schedule_turned(d, pack_name, packed.indices.index(Var(names[v])))
+        at = packed.indices.index(Var(names[v])) if turned is None else turned[1]
+        schedule_turned(d, pack_name, at)
     elif pack_name:
         schedule_packing(d, pack_name, panel, parallel=mode == "root")
     if widens:
@@ -156,8 +166,10 @@ def _lane_axis(d: SketchBuilder, p: Block, c: Block, names: dict[str, str]) -> s
         return v
     long = [a for a in spatial(c) if a != v and n[a] >= 2 * w]
     packed = [a for a in long if (x := packed_read(d, p, names[a])) is not None and not depends(x, names[v])]
-    turned = {a: copy for a in long if n[v] < w and (copy := _turned_copy(d, p, names[a], names[v]))}
+    turned = {a: copy for a in long if n[v] < w and (copy := _turned(d, p, names[a], names[v]))}
     others = packed[-1:] or list(turned)[-1:]
+    if not others and n[v] < w:
+        others = [a for a in long if _turned(d, p, names[a], names[v], arguments=True)][-1:]
     lanes = (d.choose(f"{p.name}.lanes", ("", *others)) if others else "") or v
     if lanes in turned and not packed:
         x, along = turned[lanes]
@@ -180,17 +192,20 @@ def _fewer_to_pack(d: SketchBuilder, p: Block, c: Block, names: dict[str, str], 
     return "" if other is None or depends(other, names[v]) else others[0]
 
 
-def _turned_copy(d: SketchBuilder, p: Block, a: str, v: str) -> tuple[Load, int] | None:
+def _turned(
+    d: SketchBuilder, p: Block, a: str, v: str, *, arguments: bool = False
+) -> tuple[Load, int] | None:
     """(load, dimension) of a padded copy that ``p`` reads and that could be stored with axis ``a`` innermost:
-    it moves by one with ``a`` and does not depend on ``v``. None if there is none."""
+    it moves by one with ``a`` and does not depend on ``v``. None if there is none. ``arguments``: of an
+    argument instead, which could be copied so."""
     for x in operands(p):
-        if x.buffer in d.s.nest.params or depends(x, v):
+        if (x.buffer in d.s.nest.params) != arguments or depends(x, v) or is_gathered(x):
             continue
         if not all(is_guarded_copy(b) for b in writers(d.s.nest, x.buffer)):
             continue
         along = [k for k, i in enumerate(x.indices) if a in E.variables(i)]
         if len(along) == 1 and affine.linear(x.indices[along[0]])[0].get(Var(a)) == Const(1):
-            return x, along[0]
+            return None if arguments and (p.name, a) in d.open else (x, along[0])
     return None
 
 
