@@ -456,11 +456,10 @@ def parameters(
     n: int,
     label: str,
     first: int = 0,
-    of: str = "the shape",
-    who: str = "the function",
+    of: tuple[str, str] = ("the shape", "the function"),
 ) -> list[str]:
     """Axis names from the parameters of ``fn``, without the ``first`` ones, which are states; ``*args``
-    stands for any number. ``of`` and ``who``: what has ``n`` dimensions, and what ``fn`` is."""
+    stands for any number. ``of``: what has ``n`` dimensions, and what ``fn`` is."""
     names: list[str] = []
     for p in list(inspect.signature(fn).parameters.values())[first:]:
         if p.kind is p.VAR_POSITIONAL:
@@ -469,7 +468,7 @@ def parameters(
             names.append(_identifier(p.name))
     if len(names) != n:
         raise WorkloadError(
-            f"stage {label}: {of} has {n} dimensions but {who} takes {len(names)} axes"
+            f"stage {label}: {of[0]} has {n} dimensions but {of[1]} takes {len(names)} axes"
             f"{f' after {first} states' if first else ''}; give it one parameter for each "
             f"{'state, then one for each ' if first else ''}dimension"
         )

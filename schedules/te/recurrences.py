@@ -48,10 +48,11 @@ def state(
     extents = shape_of(shape, what)
     axes = axes_of(axis, len(extents), what)
     if not (init is None or callable(init) or hasattr(init, "__float__")):
-        how = f"; index it: init=lambda *at: {init.name or 'x'}[...]" if isinstance(init, Tensor) else ""
+        found: Any = init
+        how = f"; index it: init=lambda *at: {found.name or 'x'}[...]" if isinstance(found, Tensor) else ""
         raise WorkloadError(f"{what}: init={init!r} is neither a number nor a function of the indices{how}")
     if callable(init):
-        parameters(init, len(extents), what, who="init")
+        parameters(init, len(extents), what, of=("the shape", "init"))
 
     def read(t: Tensor, at: tuple[Expr, ...]) -> Expr:
         return _element(t, at, init)
@@ -252,7 +253,7 @@ def _dtypes(dtype: Any, n: int, shapes: Any, starts: Sequence[Any], label: str) 
     said = []
     for shape, start in zip(shapes, starts, strict=True):
         if callable(start):
-            parameters(start, len(shape), label, who="init")
+            parameters(start, len(shape), label, of=("the shape", "init"))
         v = start(*(IterVar(f"i{k}", e, False) for k, e in enumerate(shape))) if callable(start) else start
         known = isinstance(v, Expr) and E.dtype_of(v) != E.INDEX and E.loads(v)
         said.append(E.dtype_of(v) if isinstance(v, Expr) and known else None)

@@ -120,11 +120,13 @@ def histogram(
     (16,)
     """
     label = f"te.histogram {name or ''}".strip()
-    if not isinstance(x, Tensor) or (weights is not None and not isinstance(weights, Tensor)):
-        wrong = x if not isinstance(x, Tensor) else weights
+    given: tuple[Any, ...] = (x,) if weights is None else (x, weights)
+    wrong = next((t for t in given if not isinstance(t, Tensor)), x)
+    if not isinstance(wrong, Tensor):
         shown = E.show(wrong) if isinstance(wrong, Expr) else f"a {type(wrong).__name__}"
         raise WorkloadError(f"{label}: x and weights are whole tensors; got {shown}")
-    if isinstance(bins, bool) or not hasattr(bins, "__index__") or bins < 1:
+    number: Any = bins
+    if isinstance(number, bool) or not hasattr(number, "__index__") or number < 1:
         raise WorkloadError(f"{label}: bins={bins!r} is no number of bins; give an integer of at least 1")
     if weights is not None and weights.shape != x.shape:
         raise WorkloadError(f"{label}: {weights!r} does not fit {x!r}; give a weight for each element")
@@ -139,7 +141,8 @@ def histogram(
     if range is None:
         counts: Tensor = _scatter("sum", (bins,), lambda *at: x[at], count, x.shape, None, "drop", name)
         return counts
-    if not isinstance(range, (tuple, list)) or len(range) != 2:
+    ends: Any = range
+    if not isinstance(ends, (tuple, list)) or len(ends) != 2:
         raise WorkloadError(f"{label}: range {range!r} is not (least, largest)")
     low, high = map(float, range)
     if not isfinite(high - low):
@@ -183,7 +186,7 @@ def _scatter(how: str, shape: Any, index: Any, value: Any, over: Any, into: Any,
         raise WorkloadError(f"{label}: over has no extents; give those of the points, over=(n,)")
     if dims_of([*dims, *points]):
         raise WorkloadError(f"{label}: its sizes vary; scatters have fixed sizes: give numbers")
-    axes = parameters(index, len(points), label, 0, "over", "index")
+    axes = parameters(index, len(points), label, of=("over", "index"))
     ivars = [IterVar(n, e, True) for n, e in zip(axes, points, strict=True)]
     at = called(index, ivars, label)
     at = tuple(_made_ahead(i, ivars, name) for i in (at if isinstance(at, (tuple, list)) else (at,)))
@@ -191,7 +194,7 @@ def _scatter(how: str, shape: Any, index: Any, value: Any, over: Any, into: Any,
         raise WorkloadError(
             f"{label}: {len(at)} indices for {len(dims)} dimensions; return one for each dimension"
         )
-    parameters(value, len(points), label, 0, "over", "value")
+    parameters(value, len(points), label, of=("over", "value"))
     found = called(value, ivars, label)
     many = isinstance(found, (tuple, list))
     terms = tuple(E.widen(value_of(x, label)) for x in (found if many else (found,)))
