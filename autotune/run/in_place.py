@@ -117,6 +117,11 @@ def refusal(
 def _places(ins: Sequence[Buffer], outs: Sequence[Buffer], pairs: Mapping[str, str]) -> list[SharedPlace]:
     """Raises ArgumentError."""
     names = [b.name for b in ins], [b.name for b in outs]
+    if not isinstance(pairs, Mapping):
+        raise ArgumentError(
+            f"in_place is {pairs!r}; give {{output: input}}, as in "
+            f"in_place={{{names[1][0]!r}: {names[0][0]!r}}}"
+        )
     for output, of in pairs.items():
         for name, known, what in ((output, names[1], "output"), (of, names[0], "input")):
             if name not in known:

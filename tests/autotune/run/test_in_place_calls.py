@@ -156,9 +156,11 @@ def test_tensors() -> None:
     [
         ({"z": "x"}, "in_place has 'z', which is no output; it is {output: input}, of y"),
         ({"y": "z"}, "in_place has 'z', which is no input; it is {output: input}, of x"),
+        (True, "in_place is True; give {output: input}, as in in_place={'y': 'x'}"),
+        ([("y", "x")], "give {output: input}, as in in_place={'y': 'x'}"),
     ],
 )
-def test_names_that_are_none(pairs: dict[str, str], message: str) -> None:
+def test_names_that_are_none(pairs: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         ahead(in_place=pairs)
 
