@@ -22,7 +22,7 @@ from autotune.errors import ArgumentError
 from autotune.run.host_arrays import may_share, memory_of, overlap
 from schedules.dtypes import DTYPES
 from schedules.errors import AutotuneError, ScheduleError, suggest
-from schedules.in_place.proof import Lies
+from schedules.ir.in_place import Lies
 from schedules.ir import Buffer
 from schedules.ir.nest import tensor_buffer
 from schedules.model import TraceError
@@ -176,7 +176,7 @@ def _forms(trace: Trace) -> Iterable[Trace]:
 def _proved(workload: Workload, trace: Trace, target: Target, lies: Sequence[Lies]) -> LoweredFunc:
     """The program whose outputs lie so. Raises ScheduleError."""
     from autotune.backends.building.from_trace import scheduled
-    from schedules.in_place.proof import in_place
+    from schedules.ir.in_place import in_place
 
     return in_place(scheduled(workload.dag, trace, target), lies, target.threads)
 

@@ -67,7 +67,7 @@ def jvp(outputs: Tensors, inputs: Tensors, tangents: Tensors | None = None) -> l
     >>> y = te.compute((8,), lambda i: te.exp(x[i]), name="y")
     >>> (y_dot,) = te.jvp(y, x)
     >>> [t.name for t in te.inputs(y_dot)], y_dot.name
-    (['x', 'x_dot'], 'y_dot')
+    (['x_dot', 'x'], 'y_dot')
     """
     outs, ins = tensors_of(outputs, "outputs", WHAT), tensors_of(inputs, "inputs", WHAT)
     seeds = _seeds(ins, tangents)

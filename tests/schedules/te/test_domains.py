@@ -23,7 +23,7 @@ from schedules.expr import Const, Var
 from schedules.ir.nest import initial
 from schedules.passes.lower import lower
 from schedules.te.compute_dag import ComputeDAG
-from schedules.te.domains import domain, filled, holds, masked, points
+from schedules.te.domains import masked, points
 from schedules.te.flops import count_flops
 from schedules.te.rounding import evaluate_with_bounds
 from schedules.te.smaller import lengths, with_length
@@ -116,15 +116,6 @@ def test_loads_are_proved_inside_by_the_conditions() -> None:
     te.compute((N,), lambda i: value(i, (te.maximum(i - 4, 0), te.minimum(i, 3))))
     with pytest.raises(WorkloadError, match=r"index 1 of short\[i, k\] is 5 at k=5, outside 0..2 of short"):
         te.compute((N,), lambda i: value(i, (0, i)))
-
-
-def test_what_is_proved_of_a_domain() -> None:
-    (stage,) = rows(lambda i: (0, i)).stages
-    assert [E.show(c) for c in domain(stage)] == ["0 <= i", "i < 7", "0 <= k", "k < 6", "k < i"]
-    assert holds(stage, Var("k") < Var("i")) and holds(stage, Var("k") + 1 <= Var("i"))
-    assert not holds(stage, Var("k") + 1 < Var("i"))
-    assert holds(stage, E.compare("<", Const(0), Var("i")))  # where there is a term at all
-    assert filled(stage) == pytest.approx(21 / 42)
 
 
 def test_points_of_large_domains_are_counted_by_their_ends() -> None:
