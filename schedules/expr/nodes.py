@@ -353,7 +353,7 @@ def _pair(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr, str]:
             new = _numbers(old, d)
             if new is not None:
                 return (new, eb, d) if old is ea else (ea, new, d)
-        to = db if da == INDEX else da
+        to = max((d for d in (da, db) if d != INDEX), key=lambda d: (is_float(d), DTYPES[d].itemsize))
         raise TypeError(f"operands have different dtypes, {da} and {db}; convert one with te.cast(x, {to!r})")
     return ea, eb, da
 

@@ -191,7 +191,7 @@ class _Cut:
         found: dict[str, Stage] = {}
         for s in self.stages.values():
             for p in self.sources(s):
-                alone = len(self.read[p.name]) == 1 and p.name not in self.kept
+                alone = len(self.read.get(p.name, ())) == 1 and p.name not in self.kept
                 if alone and p.name in self.products and is_sum_of_products(s, p):
                     found[s.name] = p
         return found

@@ -15,7 +15,7 @@ from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
 from schedules.ir import Block, Loop, Nest, blocks, loops_around
 from schedules.ir.deps import unshifted
-from schedules.ir.nest import bound, domain
+from schedules.ir.nest import bound, domain, places_of, reads
 from schedules.te.infeasible import impossible
 from schedules.te.inside import guarded_loads
 from schedules.te.sizes_in_values import without_holes
@@ -33,10 +33,9 @@ def carried_buffers(nest: Nest) -> frozenset[str]:
     found = set()
     for n, b in enumerate(order):
         own = {(w.buffer, w.indices) for w in b.writes}
-        for v in (*b.values, *b.where):
-            for x in E.loads(v):
-                if last.get(x.buffer, -1) >= n and (x.buffer, x.indices) not in own:
-                    found.add(x.buffer)
+        for x in reads(b):
+            if last.get(x.buffer, -1) >= n and (x.buffer, x.indices) not in own:
+                found.add(x.buffer)
     return frozenset(found)
 
 
@@ -64,7 +63,7 @@ def late_read(nest: Nest, buffers: Collection[str]) -> str:
 def _reads(b: Block, buffer: str) -> Iterator[tuple[Load, tuple[Expr, ...]]]:
     """Reads of a buffer, with the conditions on the block's axes under which they happen."""
     seen = set()
-    for e, guards in (*((v, b.where) for v in b.values), *((w, ()) for w in b.where)):
+    for e, guards in (*((v, b.where) for v in (*b.values, *places_of(b))), *((w, ()) for w in b.where)):
         for x in guarded_loads(e, guards):
             if x[0].buffer == buffer and x not in seen:
                 seen.add(x)

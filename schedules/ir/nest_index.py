@@ -40,7 +40,8 @@ class _Part:
     def _add(self, b: Block) -> None:
         self.blocks.append(b)
         self.named.setdefault((Block, b.name), b)
-        for name in dict.fromkeys(x.buffer for v in (*b.values, *b.where) for x in E.loads(v)):
+        places = (i for w in b.writes for i in w.indices)  # of a scatter: they are read from tensors
+        for name in dict.fromkeys(x.buffer for v in (*b.values, *b.where, *places) for x in E.loads(v)):
             self.readers.setdefault(name, []).append(b)
         for name in dict.fromkeys(w.buffer for w in b.writes):
             self.writers.setdefault(name, []).append(b)

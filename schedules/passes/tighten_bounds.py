@@ -44,7 +44,8 @@ def _trim_loop(loop: Loop, g: Guard) -> Stmt:
         elif E.loads(c) and bound_to(loop, "blockIdx"):  # a kernel begins with its blocks
             keep.append(c)
         elif loop.var not in E.variables(c):
-            out.append(c)
+            # what reads data stays behind the conditions before it, which say that it reads inside
+            (keep if keep and E.loads(c) else out).append(c)
         else:
             bound = bound_of(c, loop.var)
             new = affine.simplify(E.minimum(extent, bound), {}) if bound is not None else None
@@ -54,6 +55,8 @@ def _trim_loop(loop: Loop, g: Guard) -> Stmt:
                 extent = new
     body: Stmt = Guard(E.all_of(*keep), g.body) if keep else g.body
     new_loop: Stmt = replace(loop, extent=extent, body=body)
+    if any(map(E.loads, out)) and (const(extent) or 0) < 1:  # nothing is read where the loop does not run
+        out.insert(next(n for n, c in enumerate(out) if E.loads(c)), E.compare("<", 0, extent))
     return Guard(E.all_of(*out), new_loop) if out else new_loop
 
 

@@ -130,7 +130,7 @@ def _late_read(group: tuple[VeryStage, ...]) -> str:
         return (
             f"stage {s.name}: it reads {E.show(load)} where it makes {own}, and that is not proved to be "
             f"made {'by then' if same else 'before'} in the order of the scan, {order}; read an earlier "
-            "step, or test in the condition of a te.select that it is one"
+            "step, or test that it is one, in the condition of a te.select or in where= of a te.reduce_axis"
         )
     return ""
 

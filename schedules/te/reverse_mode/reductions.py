@@ -67,7 +67,9 @@ def _extreme(op: Op, n: int, head: Expr, value: Expr) -> Expr:
     hit = E.compare("==", value, own_element(op, n))
     one = E.wrap(1.0, E.dtype_of(value))
     ties = _reduced(op, E.select(hit, one, 0.0), "ties")
-    if op.places:  # divided at each term: the element of both is in the data
+    # divided at each term where the element of both is in the data, and where a step of a scan that runs back
+    # has not made the gradient yet
+    if op.places or any(x.tensor.carry is not None for x in E.loads(head)):  # type: ignore[attr-defined]
         return E.select(hit, E.binary("/", head, ties), 0.0)
     spatial = dict(zip((v for v, _ in op.axes), targets(len(op.axes)), strict=True))
     share = placed(E.binary("/", head, ties), spatial)

@@ -101,6 +101,16 @@ def test_what_is_around_a_domain_is_rewritten() -> None:
     assert len(partition(after)) == 1  # the map that follows is of the same kernel
 
 
+def test_a_state_that_nothing_reads_is_cut_too() -> None:
+    b = cases.Builder()
+    x = b.input("x", 5)
+    _, z = te.scan([(5,), (5,)], lambda y, z, t: (x[t], z[t - 1] + x[t]), init=[0.0, 0.0], name=("y", "z"))
+    graph = b.graph(cases.stage((5,), lambda t: z[t] * 2.0, "twice"))
+    data = cases.inputs_of(graph)
+    ol = outline(graph, partition(graph))
+    assert np.array_equal(run_in_memory(ol, graph.values, data)[0], 2 * np.cumsum(data[0]))
+
+
 def test_rewrites_never_see_what_they_do_not_know() -> None:
     graph, _ = triangle()
     seen: list[bool] = []

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
+import numpy as np
 import pytest
 from helpers import check_compiled, check_interpreted, interpret, same
 from hypothesis import given, settings
@@ -156,6 +157,26 @@ def test_what_has_no_whole_output_is_refused() -> None:
         z.reverse_compute_at("z", "h_n")
     with pytest.raises(ScheduleError, match="h_init writes h too|h writes h too"):
         z.inline("h_init")
+
+
+def test_what_tells_places_is_read() -> None:
+    """A copy of the indices is whole before the terms go to their places."""
+    ids, x = te.placeholder((3,), "int32", "ids"), te.placeholder((3,), name="x")
+    y = te.scatter_add((4,), lambda n: ids[n], lambda n: x[n], over=(3,), mode="clip", name="y")
+    s = Schedule(te.dag([ids, x, y]))
+    s.cache_write(s.cache_read("y", "ids"))
+    data = [np.array([1, 3, 7], "int32"), np.array([1, 2, 4], "float32")]
+    check_interpreted(s.nest, s.dag, data, [np.array([0, 1, 0, 6], "float32")])
+
+
+def test_no_index_is_read_where_no_term_is() -> None:
+    ids, x = te.placeholder((1,), "int32", "ids"), te.placeholder((1,), name="x")
+    y = te.scatter_add((1,), lambda n: ids[n], lambda n: x[n], over=(1,), name="y")
+    s = Schedule(te.dag([ids, x, y]))
+    s.split("y_n", [None, 3, 2])  # six places for one term
+    s.partition(s.loops("y")[-1])
+    one = np.ones(1, "float32")
+    check_interpreted(s.nest, s.dag, [np.zeros(1, "int32"), one], [one])
 
 
 # --- mutants ----------------------------------------------------------------------------------

@@ -138,6 +138,18 @@ def test_all_values_of_small_dtypes_come_back() -> None:
         assert same.all(), (old, new)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", PAIRS)
+def test_compiled_copies_have_the_same_numbers(pair: tuple[str, str]) -> None:
+    old, new = pair
+    x, wide = te.placeholder((6,), old, "x"), computed(old)
+    y = te.compute((6,), lambda i: te.cast(x[5 - i], wide) * te.const(2, wide), "y")
+    s = Schedule(te.dag([x, y]))
+    s.widen(s.cache_read("y", "x"), new)
+    data = numbers(s.dag, 1)
+    check_compiled(s.dag, s.trace, host(1), data, expected(s.dag, data))
+
+
 def test_a_dtype_that_holds_another() -> None:
     """By what numpy says of each: the ends, the least number and the step of 1."""
     assert [n for n in NUMBERS if holds(n, "bfloat16")] == ["bfloat16", "float32", "float64"]

@@ -174,6 +174,11 @@ REFUSED: list[tuple[Callable[[Any], Any], str]] = [
     (lambda i: te.reduce_axis(4, "k", where=lambda k: te.any(k < i, i < 2)), "it is none of a < b"),
     (lambda i: te.reduce_axis(4, "k", where=lambda k: te.not_equal(k, i)), "leaves out a part in the middle"),
     (lambda i: te.reduce_axis(4, "k", where=3), "reduce_axis k: where 3 is no condition"),
+    (
+        lambda i: te.reduce_axis(4, "k", where=lambda k: k == i),
+        r"where False is no condition.*te.equal\(i, j\)",
+    ),
+    (lambda i: te.reduce_axis(4, "k", where=lambda k: k != i), "where True is no condition"),
     (lambda i: te.reduce_axis((0, i * 2**62), "k"), "outside 1.."),
 ]
 

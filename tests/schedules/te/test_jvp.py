@@ -242,7 +242,16 @@ def triangular() -> list[te.Tensor]:
     return [a, b, te.scan(x, te.compute((5,), lambda i: b[i] - dot[i], "x"))]
 
 
+def largest_of_states() -> list[te.Tensor]:
+    """A step reads the largest element of the step before, as the best path does."""
+    x, h = x_of(5, 3), te.state((5, 3), D, init=0.25, name="h")
+    k = te.reduce_axis(3, "k")
+    top = te.compute((5, 3), lambda t, j: te.max(h[t - 1, k] * x[t, k], axis=k), "top")
+    return [x, te.scan(h, te.compute((5, 3), lambda t, j: top[t, j] + te.sin(x[t, j]), "h"))]
+
+
 SCANS = {
+    "largest of states": largest_of_states,
     "triangular system": triangular,
     "cell": cell,
     "cell backwards": lambda: cell(reverse=True),
@@ -300,8 +309,8 @@ def test_refusals() -> None:
         ((y, 3), "te.jvp: inputs are te tensors, not 3"),
         ((y, x, [x, x]), "2 tangents for 1 inputs; give one for each"),
         ((y, x, x_of(4)), "does not fit"),
-        ((y, x, 1.0), "tangents are te tensors, not 1.0"),
-        ((y, x_of(3, name="z")), "depends on no input by what has a derivative; leave it out"),
+        ((y, x, 1.0), "tangents are te tensors, not a float; kernels take the arrays"),
+        ((y, x_of(3, name="z")), "depends on none of the inputs by what has a derivative; give one"),
     ):
         with pytest.raises(WorkloadError, match=words):
             te.jvp(*args)
