@@ -95,7 +95,7 @@ class Stores(LlvmExpressions):
                 return
             if self.scans and self._in_registers(s.buffer, flat):
                 old = self.s.emit(f"load {value.type}, ptr {ptr}, align {align}")
-                both = self.s.emit(f"select {self.mask}, {value}, {value.type} {old}")
+                both = self.s.emit(f"select {self.mask}, {self._fenced(value)}, {value.type} {old}")
                 self.s.do(f"store {value.type} {both}, ptr {ptr}, align {align}")
                 return
             name = f"@llvm.masked.store.{mangle(LLVM_TYPE[dtype], self.lanes)}.p0"
@@ -113,9 +113,18 @@ class Stores(LlvmExpressions):
             self.s.do(f"store {LLVM_TYPE[dtype]} {one}, ptr {ptr}, align {align}")
 
     def _in_registers(self, buffer: str, flat: Flat) -> bool:
-        """Whether all lanes are elements of a variable of this function. LLVM keeps such a variable in
-        registers unless its address goes to a masked store."""
-        return self.places[buffer].pointer.startswith("%local") and self._own(buffer, flat)
+        """Whether all lanes are elements of a variable of this function, and floats. LLVM keeps such a
+        variable in registers unless its address goes to a masked store."""
+        place = self.places[buffer]
+        floats = place.dtype in ("float32", "float64")
+        return floats and place.pointer.startswith("%local") and self._own(buffer, flat)
+
+    def _fenced(self, value: Value) -> Value:
+        """A value that LLVM computes apart from the select that takes it. With AVX-512 it makes one masked
+        instruction of both, with a masked load as operand, and may then load that without the mask."""
+        name = f"@llvm.arithmetic.fence.{mangle(LLVM_TYPE[value.dtype], value.lanes)}"
+        self.declare(f"declare {value.type} {name}({value.type})")
+        return Value(self.s.emit(f"call {value.type} {name}({value})"), value.dtype, value.lanes)
 
     def stored(self, s: Store) -> Value:
         """The value of a store, as it lies in memory."""
