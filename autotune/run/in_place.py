@@ -22,8 +22,8 @@ from autotune.errors import ArgumentError
 from autotune.run.host_arrays import may_share, memory_of, overlap
 from schedules.dtypes import DTYPES
 from schedules.errors import AutotuneError, ScheduleError, suggest
-from schedules.ir.in_place import Lies
 from schedules.ir import Buffer
+from schedules.ir.in_place import Lies
 from schedules.ir.nest import tensor_buffer
 from schedules.model import TraceError
 from schedules.trace_names import to_named
