@@ -120,6 +120,32 @@ def histogram(
     (16,)
     """
     label = f"te.histogram {name or ''}".strip()
+    _check_histogram(x, bins, range, weights, label)
+
+    def count(*at: Any) -> Expr:
+        return const(1, dtype) if weights is None else E.widen(weights[at])
+
+    if range is None:
+        counts: Tensor = _scatter("sum", (bins,), lambda *at: x[at], count, x.shape, None, "drop", name)
+        return counts
+    low, high = _ends(range, label)
+
+    def element(*at: Any) -> Expr:
+        v = E.widen(x[at])
+        return v if is_float(E.dtype_of(v)) else cast(v, "float64")
+
+    def place(*at: Any) -> Expr:
+        v = element(*at)
+        number = E.minimum(cast((v - low) * (bins / (high - low)), "int32"), bins - 1)
+        inside = E.all_of(E.compare("<=", E.wrap(low, E.dtype_of(v)), v), E.compare("<=", v, high))
+        return E.select(inside, number, -1)  # a comparison with NaN is false
+
+    made: Tensor = _scatter("sum", (bins,), place, count, x.shape, None, "drop", name)
+    return made
+
+
+def _check_histogram(x: Tensor, bins: int, range: Any, weights: Tensor | None, label: str) -> None:
+    """Raises WorkloadError."""
     given: tuple[Any, ...] = (x,) if weights is None else (x, weights)
     wrong = next((t for t in given if not isinstance(t, Tensor)), x)
     if not isinstance(wrong, Tensor):
@@ -135,33 +161,17 @@ def histogram(
             f"{label}: {x!r} has no integers, which could be bins; say range=(least, largest)"
         )
 
-    def count(*at: Any) -> Expr:
-        return const(1, dtype) if weights is None else E.widen(weights[at])
 
-    if range is None:
-        counts: Tensor = _scatter("sum", (bins,), lambda *at: x[at], count, x.shape, None, "drop", name)
-        return counts
-    ends: Any = range
-    if not isinstance(ends, (tuple, list)) or len(ends) != 2:
+def _ends(range: Any, label: str) -> tuple[float, float]:
+    """The least and the largest value that are counted. Raises WorkloadError."""
+    if not isinstance(range, (tuple, list)) or len(range) != 2:
         raise WorkloadError(f"{label}: range {range!r} is not (least, largest)")
     low, high = map(float, range)
     if not isfinite(high - low):
         raise WorkloadError(f"{label}: range {range} has no width; give finite ends")
     if not low < high:
         raise WorkloadError(f"{label}: range {range} is empty; give (least, largest)")
-
-    def element(*at: Any) -> Expr:
-        v = E.widen(x[at])
-        return v if is_float(E.dtype_of(v)) else cast(v, "float64")
-
-    def place(*at: Any) -> Expr:
-        v = element(*at)
-        number = E.minimum(cast((v - low) * (bins / (high - low)), "int32"), bins - 1)
-        inside = E.all_of(E.compare("<=", E.wrap(low, E.dtype_of(v)), v), E.compare("<=", v, high))
-        return E.select(inside, number, -1)  # a comparison with NaN is false
-
-    made: Tensor = _scatter("sum", (bins,), place, count, x.shape, None, "drop", name)
-    return made
+    return low, high
 
 
 def _scatter(how: str, shape: Any, index: Any, value: Any, over: Any, into: Any, mode: str, name: Any) -> Any:
