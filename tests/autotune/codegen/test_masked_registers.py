@@ -14,7 +14,9 @@ from schedules.schedule import Schedule
 
 @pytest.mark.parametrize("dtype", ("float32", "float64", "int32"))
 @pytest.mark.parametrize("n", (831, 835, 845))
-def test_a_sum_in_lanes_stays_inside_of_its_arrays(n: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sum_in_lanes_stays_inside_of_its_arrays(
+    n: int, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Arrays end at pages that cannot be read. LLVM may make one instruction of a masked load and the choice
     of lanes, take the load apart again, and then loads without the mask."""
     made = Stores.__init__
