@@ -144,6 +144,9 @@ class Online(Primitive[str]):
             raise self.refused(
                 f"{b.name} does not reduce one axis by one loop; use online before split and fuse"
             )
+        at = tuple(Var(i.var) for i in b.iters if i.kind == "spatial")
+        if any(w.indices != at for w in b.writes):
+            raise self.refused(f"{b.name} does not store at its axes in order; use online before split_dim")
         if b.name != self.block and (len(b.writes) > 1 or not _reduces_by(b, "+")):
             raise self.refused(f"{b.name} is not a sum; only sums can be rescaled")
 

@@ -173,6 +173,15 @@ def infinite(dag: ComputeDAG) -> Arrays:
     return data
 
 
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_maximum_that_lies_in_other_dimensions_is_refused(parts: int) -> None:
+    """``top[i, 0]`` and ``top[0, i]``."""
+    s = Schedule(relative(PROPORTIONAL["difference"]))
+    s.split_dim("top", 0, parts)
+    with pytest.raises(ScheduleError, match="online top: top does not store at its axes in order; use online"):
+        s.online("top", ["l"], 4)
+
+
 @pytest.mark.fast("16")
 @pytest.mark.parametrize("size", [1, 3, 4, 11, 16])
 def test_infinities_come_out_as_without_parts(size: int) -> None:
