@@ -178,7 +178,9 @@ def test_a_maximum_that_lies_in_other_dimensions_is_refused(parts: int) -> None:
     """``top[i, 0]`` and ``top[0, i]``."""
     s = Schedule(relative(PROPORTIONAL["difference"]))
     s.split_dim("top", 0, parts)
-    with pytest.raises(ScheduleError, match="online top: top does not store at its axes in order; use online"):
+    with pytest.raises(
+        ScheduleError, match="online top: top does not store at its axes in order; use online"
+    ):
         s.online("top", ["l"], 4)
 
 

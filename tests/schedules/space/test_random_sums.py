@@ -445,7 +445,7 @@ def interpreted(seed: int) -> Used:
 
 
 @pytest.mark.fast("2")
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", (*range(3), 236))
 def test_a_few_random_sums(seed: int) -> None:
     assert interpreted(seed)[""]
 

@@ -160,14 +160,13 @@ def _turn_terms(d: SketchBuilder, level: NestLevel, v: str, term: str, terms: in
     step = affine.steps_of(x.indices[dim])[0].get(term, 0)
     name = copy_read(d, level.name, x)
     d.done.add(name)
-    at = dim  # the dimension of the terms
-    for k, inner in ((dim, step * terms), (dim + 1, step)) if step != 1 else ():
-        n = extent(d.own_loops(name)[k])
-        if inner == n:
+    at = k = dim  # the dimension of the terms, and that which is split
+    for inner in (step * terms, step) if step != 1 else ():
+        if inner == extent(d.own_loops(name)[k]):
             continue
         d.s.split_axis(d.own_loops(name)[k].var, inner)
         d.s.split_dim(name, k, inner)
-        at = len(d.own_loops(name)) - len(x.indices) + dim - 1
+        at, k = k, k + 1
     order = [*(k for k in range(len(d.own_loops(name))) if k != at), at]
     loops = [q.var for q in d.own_loops(name)]
     d.s.reorder_storage(name, order)
