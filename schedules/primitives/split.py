@@ -9,7 +9,7 @@ from typing import ClassVar
 from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Expr, Hole, Var
-from schedules.ir import Block, Loop, Nest, Stmt, blocks, walk
+from schedules.ir import Block, Loop, Nest, Stmt, blocks, size_ranges, walk
 from schedules.ir.nest import bind_loops, find_loop, loops_of, readers, replace_stmt, subtree_of, writers
 from schedules.model import Target
 from schedules.primitives.base import (
@@ -22,6 +22,8 @@ from schedules.primitives.base import (
     require_new,
     require_serial,
 )
+from schedules.te.infeasible import interval
+from schedules.te.sizes_in_values import without_holes
 
 # Treatments of the last, partial tile: see `Split`.
 TAILS = ("guard", "shift")
@@ -101,6 +103,9 @@ class Split(Primitive[list[str]]):
         n = extent_of(loop)
         require_extent(product + (n or 0 if None in self.factors else 0), f"split {self.loop}")
         whole = not any(f is None or isinstance(f, Hole) for f in self.factors)
+        sizes = size_ranges(nest.sizes)
+        if n is None and E.holes(loop.extent) <= sizes.keys():  # a call tells it
+            n = interval(without_holes(loop.extent), sizes)[1]
         if whole and n is not None and product < n:
             raise self.refused(
                 f"the factors {list(self.factors)} cover {product} of {n} iterations; make one of them None "

@@ -107,3 +107,18 @@ def test_what_is_made_of_constants_and_a_size_is_not_made_ahead() -> None:
     assert packed(lambda v: v) == ["w"]
     assert packed(lambda v: v * te.cast(n, "float32")) == []
     assert packed(lambda v: v, n) == []  # as much as a call says
+
+
+def test_factors_must_cover_what_a_call_tells_at_every_size() -> None:
+    """Of the largest size one row is copied, of all sizes any."""
+    x = te.placeholder((dim(2, 9, "n", open=True), 4), name="x")
+    dag = te.dag([x, te.compute(x.shape, lambda i, j: x[i, j] - x[x.shape[0] - 1, j], "y")])
+    s = Schedule(dag.largest)
+    copy = s.cache_read_part("y", "x", 1, "local")
+    s.split(s.loops(copy)[0], (2, 4), "guard")
+    with pytest.raises(ScheduleError, match=r"the factors \[2, 4\] cover 8 of 9 iterations; make one of them"):
+        parts_of(dag, s.trace)
+    s = Schedule(dag.largest)
+    s.cache_read_part("y", "x", 1, "local")
+    s.split(s.loops(copy)[0], (3, 3), "guard")
+    assert wrong_at(dag, s.trace) == []
