@@ -116,7 +116,9 @@ def test_factors_must_cover_what_a_call_tells_at_every_size() -> None:
     s = Schedule(dag.largest)
     copy = s.cache_read_part("y", "x", 1, "local")
     s.split(s.loops(copy)[0], (2, 4), "guard")
-    with pytest.raises(ScheduleError, match=r"the factors \[2, 4\] cover 8 of 9 iterations; make one of them"):
+    with pytest.raises(
+        ScheduleError, match=r"the factors \[2, 4\] cover 8 of 9 iterations; make one of them"
+    ):
         parts_of(dag, s.trace)
     s = Schedule(dag.largest)
     s.cache_read_part("y", "x", 1, "local")
