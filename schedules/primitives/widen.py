@@ -94,13 +94,13 @@ class Widen(Primitive[None]):
 
 
 def _converted(e: Expr, dtype: str) -> Expr:
-    """An expression in another dtype. From and to floats of storage, and between two dtypes of storage, by way
-    of what they are computed with."""
+    """An expression in another dtype. Floats of storage, and two dtypes of storage, are converted by way of
+    what they are computed with."""
     old = E.dtype_of(e)
     if old == dtype:
         return e
     both = is_storage(old) and is_storage(dtype)
-    steps = [computed(d) for d in (old, dtype) if is_storage(d) and is_float(d) or both and d == old]
+    steps = [computed(d) for d in (old, dtype) if (is_storage(d) and is_float(d)) or (both and d == old)]
     for d in (*steps, dtype):
         e = e if E.dtype_of(e) == d else Cast(d, e)
     return e
