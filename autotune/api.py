@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from autotune import backends
+from autotune.errors import ArgumentError
 from autotune.run.dynamic_workload import DynamicWorkload
 from autotune.run.varying import as_asked
 from autotune.run.workloads import (
@@ -46,6 +47,7 @@ def tune(
     budget_s: float | None = None,
     budget: str | float | None = None,
     until: str | float | None = None,
+    in_place: Mapping[str, str] | None = None,
     search: str = "evolutionary",
     cost_model: str | os.PathLike[str] | None = None,
     model: str | os.PathLike[str] = "xgb",
@@ -84,6 +86,9 @@ def tune(
       ("200us", "1.5ms"), or a share of the machine's limit, a number from 0 to 1 (0.9), that `report` and
       `explain` show. A kernel counts once it was timed again with others; the result's ``aimed`` says how
       far it was. Of several sizes with a kernel each the time is that of the largest, the share that of all.
+    - ``in_place``: ``{"y": "x"}``: calls will give input ``x`` as output ``y`` too. Only schedules count that
+      read each element before they overwrite it, so that `load` with the same ``in_place`` has one. They are
+      timed with arrays of their own. For one size on CPUs.
     - ``search``: the name of a search policy, "evolutionary" or another (docs/how-to/search.md).
     - ``cost_model``: the name of a cost model, "xgb" or another, or the path of a file that ``autotune
       train`` made of a log of your own. ``model`` is another name of it.
@@ -104,7 +109,7 @@ def tune(
     budget, and the result is a `DynamicResult`: that of the largest size, with those of all in ``by_size``.
 
     Raises `WorkloadError`, `TargetError`, `SettingsError`, `FleetError` or `LogError` for input that cannot
-    be used.
+    be used, and `ArgumentError` for an ``in_place`` that no schedule allows.
 
     >>> result = at.tune("matmul", m=64, n=64, k=64, threads=1, trials=0, progress=None)
     >>> result.best.time_s < 1.0
@@ -119,10 +124,13 @@ def tune(
     options = TuneOptions(
         trials=trials, budget_s=seconds_of(budget, budget_s, DEFAULT_S), search=search, seed=seed,
         rtol=rtol, atol=atol, until=until, model=_cost_model(cost_model, model), started=started,
+        in_place=in_place or {},
     )  # fmt: skip
     asked = TuneRequest.of(options, target, threads, db, fleet)
     constant_weights = ahead(constant_weights)
     found = as_asked(program, params, dtype, layout, constant_weights, tune, strides, asked.grid)
+    if in_place and isinstance(found, DynamicWorkload):
+        raise ArgumentError("in_place is of one size, and this program has a range of them; give a number")
     if name is not None:
         found = found.named(name) if isinstance(found, DynamicWorkload) else named(found, name)
     return tuned(asked, tuning_of(found, asked), as_one, progress, alone=True)

@@ -43,6 +43,14 @@ def aim(text: str, option: str) -> str:
     return text
 
 
+def outputs_in_inputs(text: str, option: str) -> dict[str, str]:
+    """``y=x,z=w`` as outputs that are inputs. Raises `typer.BadParameter`."""
+    parts = [[n.strip() for n in word.split("=")] for word in text.split(",")]
+    if not all(len(p) == 2 and all(p) for p in parts):
+        raise typer.BadParameter(f"{option} {text!r}: write OUTPUT=INPUT, with commas between several")
+    return {p[0]: p[1] for p in parts}
+
+
 def whole_numbers(text: str, option: str) -> tuple[int, ...]:
     """Numbers from 0 on, with commas between them. Raises `typer.BadParameter`."""
     words = [w.strip() for w in text.split(",") if w.strip()]
@@ -168,6 +176,10 @@ UNTIL = option(
     "--until", "Stop once a call takes this time (200us), or reaches this share of the limit (0.9).",
     "TIME|SHARE", read=aim,
 )  # fmt: skip
+IN_PLACE = option(
+    "--in-place", "Calls will give an input's memory for an output: only schedules count that allow it.",
+    "OUT=IN,...", read=outputs_in_inputs,
+)  # fmt: skip
 SEARCH = option("--search", f"Strategy: {', '.join(POLICIES)}.", default="evolutionary", choices=POLICIES)
 COST_MODEL = option(
     "--cost-model", f"Cost model: {', '.join(MODELS)}, or a file that autotune train made.", "NAME|FILE",
@@ -233,9 +245,7 @@ OPEN = switch("--open", "Open the page in a browser.")
 # -- generate --------------------------------------------------------------------------------
 
 GGUF = argument("X.gguf", "A language model.", "op", default=REQUIRED)
-TOKENS = option(
-    "--tokens", "The prompt, as the tokenizer numbers it; - is stdin.", "N,...", default=REQUIRED
-)
+TOKENS = option("--tokens", "The prompt, as the tokenizer numbers it; - is stdin.", "N,...", default=REQUIRED)
 MADE = number("--n", "Tokens to make at most.", "N", default=32)
 STOP = option("--stop", "Tokens after which it ends.", "N,...", read=whole_numbers)
 

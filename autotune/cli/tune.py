@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @takes(
     *(opt.SOME_OP, opt.SHAPE, opt.SUITE, *opt.WHAT[1:], *opt.OF_GGUF, opt.TARGET, opt.THREADS),
-    *(opt.TRIALS, opt.BUDGET, opt.UNTIL),
+    *(opt.TRIALS, opt.BUDGET, opt.UNTIL, opt.IN_PLACE),
     *(opt.SEARCH, opt.COST_MODEL, opt.FROZEN, opt.DB, opt.SEED, opt.FLEET, opt.BUILD_HERE),
     *(opt.RTOL, opt.ATOL, opt.JSON),
 )
@@ -47,6 +47,9 @@ def tune(o: Given) -> None:
     --until ends it early, once the best kernel was timed again and takes no longer than that, or reaches that
     share of the machine's limit, which report and explain show. Of a suite it is the weighted sum of all
     tasks, of a model the time of a call's kernels, of sizes with a kernel each the time of the largest.
+
+    --in-place y=x is for calls that give input x as output y too (out=x): schedules count that read each
+    element before they overwrite it. Times are of arrays that are apart.
 
     \b
     Examples:
@@ -76,17 +79,18 @@ def tune(o: Given) -> None:
     if o.frozen and isinstance(program, DynamicWorkload):
         raise typer.BadParameter("--frozen takes one size, not a range")
     if o.frozen:
-        o.refuse(["until"], "does not go with --frozen, which measures nothing")
+        o.refuse(["until", "in_place"], "does not go with --frozen, which measures nothing")
+    if program is None or isinstance(program, DynamicWorkload):
+        o.refuse(["in_place"], "goes with an operator or an expression of one size")
     if o.fleet is not None and o.frozen:
         raise typer.BadParameter("--frozen measures nothing, so --fleet does not go with it")
 
     from autotune.tuning.options import TuneOptions
     from autotune.tuning.request import TuneRequest
-    from kernels_db.store import Log
 
     options = TuneOptions(
         trials=o.trials, budget_s=o.budget, search=o.search, model=o.cost_model, seed=o.seed,
-        rtol=o.rtol, atol=o.atol, until=o.until, started=o.ctx.obj,
+        rtol=o.rtol, atol=o.atol, until=o.until, started=o.ctx.obj, in_place=o.in_place or {},
     )  # fmt: skip
     if o.fleet is None:
         asked = TuneRequest.of(options, o.target, o.threads, o.where)
@@ -97,7 +101,7 @@ def tune(o: Given) -> None:
     run = _run(o, program, asked)
     with results.interruptible() as interrupts:
         alone = program is not None
-        with Log(o.where, read_only=o.frozen) as log, shown(quiet=o.json, alone=alone) as tell:
+        with asked.log(read_only=o.frozen) as log, shown(quiet=o.json, alone=alone) as tell:
             found = run(log, tell, interrupts)
         # when the lines of progress are gone, which would take some of what is printed along
         dynamic = program if isinstance(program, DynamicWorkload) else None

@@ -49,6 +49,7 @@ def compile_model(
     target: str | Target = "cpu",
     db: str | os.PathLike[str] | None = None,
     fallback: bool = False,
+    donate: Sequence[str] = (),
     progress: Literal["auto"] | None = "auto",
 ) -> Module:
     """A model as one callable on numpy arrays or torch tensors, of the kernels that a tuning log has for it.
@@ -64,13 +65,16 @@ def compile_model(
     change of the model's arrays afterwards changes nothing (see `Module.load_weights`), and the module keeps
     none of them.
 
+    ``donate``: names of inputs whose memory a call takes for outputs, as of `Module.donating`: ``("x",)``.
+
     Example: ``net = at.compile_model(model, threads=1); y = net(x)``.
 
     Raises `KernelNotFound` that names all nodes without a kernel, `ModelError`, `TargetError`, `LogError`
     for a log that cannot be read, and `DeviceError` for a device that has no room for the weights.
     """
     picking = Picking(shown=progress is not None)
-    return compiled(model, Asked.of(target, threads, db, fallback), "model", picking)
+    net = compiled(model, Asked.of(target, threads, db, fallback), "model", picking)
+    return net.donating(donate) if donate else net
 
 
 def compiled(model: Model, asked: Asked, named: str, picking: Picking) -> Module:

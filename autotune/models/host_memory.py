@@ -34,15 +34,16 @@ class HostLayout:
     def __init__(self, program: Program) -> None:
         self.plan, self.outline, self.moves = program.plan, program.outline, program.told.moves
         self.scratch_at = up(self.plan.nbytes, ALIGNMENT)
-        self.scratch_bytes = max((k.code.scratch_bytes for k in program.kernels), default=0)
+        codes = (*(k.code for k in program.kernels), *program.codes.values())
+        self.scratch_bytes = max((code.scratch_bytes for code in codes), default=0)
         self.nbytes = self.scratch_at + self.scratch_bytes
         self.args: list[tuple[int, ArgumentPlace]] = []  # which word of the table, what it points to
         self.steps: list[tuple[Any, int]] = []  # the code of each call, and the number of its first argument
         self.sizes: list[tuple[int, int]] = []  # which word of the table is which size of the program
         numbers = {s.name: k for k, s in enumerate(self.outline.told)}
         self.words = 0
-        for call, places in zip(self.outline.calls, program.arguments, strict=True):
-            self.steps.append((program.kernels[call.task].code, self.words))
+        for n, (call, places) in enumerate(zip(self.outline.calls, program.arguments, strict=True)):
+            self.steps.append((program.codes.get(n, program.kernels[call.task].code), self.words))
             self.args += enumerate(places, self.words)
             self.words += len(places)
             self.sizes += enumerate((numbers[name] for name in call.sizes), self.words)

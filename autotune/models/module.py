@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from autotune.errors import ArgumentError, ModelError
 from autotune.models.call_forms import CallForms, FormsBySize
+from autotune.models.donation import Donation, donation
 from autotune.models.model import shown_sizes
 from autotune.models.outline import Outline
 from autotune.models.own_programs import OwnProgram, check_own
@@ -105,6 +106,30 @@ class Module:
         self._keeps = program.kept
         self._state: ModelState | None = None
         self._making = Lock()
+        self._donation = Donation()
+
+    def donating(self, names: Sequence[str]) -> Module:
+        """Another module of the same weights, whose calls take the memory of the inputs ``names`` (as
+        `inputs` has them): each is overwritten, and is what the call returns for an output of its shape and
+        dtype. Results are the same numbers. A state is shared with no other module. `donated` says which
+        output takes which input.
+
+        Raises `ModelError`, which names an input that no output can take, and why: as a later step reads it,
+        or the schedule of the step that writes overwrites elements before it reads them.
+
+        Example: ``net = at.compile_model(model).donating(["x"]); y = net(x)`` and ``y is x``.
+        """
+        if self._own:
+            raise ModelError("donate is for models without sizes of their own (own_sizes); leave it out")
+        made = self.__copy__()
+        made._donation = donation(self.program, self._forms, names)
+        made._programs = (self.program.with_codes(made._donation.codes),)
+        return made
+
+    @property
+    def donated(self) -> dict[str, str]:
+        """{input: the output that takes its memory}."""
+        return {self._ins[k].name: self._forms.outs[m].name for k, m in self._donation.pairs.items()}
 
     @property
     def state(self) -> ModelState:
@@ -167,11 +192,15 @@ class Module:
         inputs = self._given(inputs, named)
         forms = self._forms if self._sized is None else self._sized.of(inputs)
         results, program = forms.results(inputs), self._programs[forms.program]
+        if self._donation.pairs:
+            results = self._donation.give(forms, inputs, results)
         if state is None:
             forms.run(program, inputs, results)
         else:
             with state.turn:
                 forms.run(program, inputs, results, state.in_order(program.state_names))
+        if self._donation.pairs:
+            torch_calls.written([results[m] for m in self._donation.pairs.values()])
         found = tuple(results[i] for i in self._order)
         if self._signature is not None:
             return self._signature.built(found, self._blank(inputs))
@@ -259,11 +288,12 @@ class Module:
     def __deepcopy__(self, memo: dict[int, Any]) -> Module:
         return self.__copy__()
 
-    def __reduce__(self) -> tuple[Callable[[bytes], Module], tuple[bytes]]:
+    def __reduce__(self) -> tuple[Callable[..., Module], tuple[Any, ...]]:
         """A pickle has what a file has. Raises NotPicklable where the schedule of a kernel is not known."""
         # what reads it makes modules, so it is looked up by its name, as by a pickle
         unpickled = import_module("autotune.models.saved").unpickled
-        return unpickled, (as_bytes(self._contents()),)
+        given = (tuple(self.donated),) if self.donated else ()
+        return unpickled, (as_bytes(self._contents()), *given)
 
     def _contents(self) -> ModuleContents:
         return ModuleContents(self.program, self.name, self.target, self.tuned_s, self._signature, self._own)

@@ -33,6 +33,7 @@ from schedules.te.compute_dag import Tensor
 Array = NDArray[Any]
 RunIsland = Callable[[Island, Sequence[Array]], Sequence[Array]]
 NO_STATES: Mapping[str, Array] = MappingProxyType({})
+NO_CODES: Mapping[int, Any] = MappingProxyType({})
 
 
 class Program:
@@ -51,11 +52,13 @@ class Program:
         run_island: RunIsland,
         memory: HostMemory | DeviceMemory,
         initial: Mapping[str, Array] = NO_STATES,
+        codes: Mapping[int, Any] = NO_CODES,
     ) -> None:
         """``weights``: each in all the ways in which it is read (`place`), as ``memory`` keeps it.
-        ``initial``: values of states before the first call, by users' names; zeros of others."""
+        ``initial``: values of states before the first call, by users' names; zeros of others. ``codes``:
+        {number of a call: code of its kernel}, where it is not that of the kernel of its task."""
         self.outline, self.kernels, self.run_island = outline, tuple(kernels), run_island
-        self.memory, self.weights, self.initial = memory, dict(weights), initial
+        self.memory, self.weights, self.initial, self.codes = memory, dict(weights), initial, codes
         self.plan = arena(outline, memory.alignment)
         self.arguments = [self._arguments(call) for call in outline.calls]
         self.told, self._rows = CallNumbers(outline), rows_of_calls(outline)
@@ -65,7 +68,7 @@ class Program:
         self.state_names = tuple(outline.states)
         self._keeps = bool(outline.states or self.told.moves)
         # of states that are replaced whole: the number, and what takes its place
-        self._whole = [
+        self.replaced = [
             (n, s.new) for n, s in enumerate(outline.states.values()) if outline.root(s.new) != s.tensor
         ]
         self._largest = tuple(s.most for s in outline.sizes)
@@ -101,7 +104,14 @@ class Program:
         weights = dict(self.weights)
         for name, value in values.items():
             weights |= _kept(self.memory, self.kernels, ways[name], value, once=once)
-        return Program(self.outline, self.kernels, weights, self.run_island, self.memory, self.initial)
+        return self._with(weights, self.codes)
+
+    def with_codes(self, codes: Mapping[int, Any]) -> Program:
+        """The program with code of their own for some calls, by number."""
+        return self._with(self.weights, codes)
+
+    def _with(self, weights: Mapping[Use, Any], codes: Mapping[int, Any]) -> Program:
+        return Program(self.outline, self.kernels, weights, self.run_island, self.memory, self.initial, codes)
 
     def with_kernels(
         self, others: Mapping[int, Kernel], value_of: Callable[[str], Array] | None = None
@@ -188,7 +198,7 @@ class Program:
                         context.run(*segment)
                     else:
                         context.time(*segment, times.calls, times.cpu_clock)
-                for n, name in self._whole:
+                for n, name in self.replaced:
                     states[n][...] = context.read(name)
                 context.end(outputs)
             finally:

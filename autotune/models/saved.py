@@ -93,11 +93,13 @@ def load_model(
         raise ModelError(f"{place} cannot be read: {refused(err)}") from err
 
 
-def unpickled(data: bytes) -> Module:
-    """The model of what `pickle` has in its place: the bytes of its file. They go through every check of one,
+def unpickled(data: bytes, donate: Sequence[str] = ()) -> Module:
+    """The model of what `pickle` has in its place: the bytes of its file, and inputs whose memory calls take.
+    They go through every check of one,
     and no other machine's schedules are taken. Raises `ModelError`."""
     remedy = "save it to a file, and allow it there: autotune.load_model(path, fallback=True)"
-    return _loaded(_Place("the pickled model", remedy), io.BytesIO(data), False, database(None))
+    found = _loaded(_Place("the pickled model", remedy), io.BytesIO(data), False, database(None))
+    return found.donating(donate) if donate else found
 
 
 @dataclass(frozen=True)

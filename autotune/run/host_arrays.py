@@ -94,7 +94,7 @@ def fitting(x: Any, b: Buffer, written: bool, taker: str) -> tuple[np.ndarray, b
     shape = shape_of(b)
     if not written and not shape and is_number(x):
         return number(x, b, taker), True
-    a, readonly = _as_numpy(x, name, written)
+    a, readonly = _as_numpy(x, name, written, shape)
     if a.dtype != np.dtype(b.dtype):
         if a.dtype.newbyteorder("=") == np.dtype(b.dtype):
             raise ArgumentError(
@@ -155,7 +155,7 @@ def _plain(x: np.generic) -> Any:
     return float(x) if isinstance(x, np.floating) or x.dtype.name in FLOATS else x
 
 
-def _as_numpy(x: Any, name: str, written: bool) -> tuple[np.ndarray, bool]:
+def _as_numpy(x: Any, name: str, written: bool, shape: tuple[int, ...]) -> tuple[np.ndarray, bool]:
     """(``x`` viewed by numpy without a copy, whether it is read-only). Raises ArgumentError."""
     if isinstance(x, np.ma.MaskedArray):
         raise ArgumentError(f"{name} is a masked array, whose mask the kernel cannot see: give x.filled()")
@@ -173,9 +173,13 @@ def _as_numpy(x: Any, name: str, written: bool) -> tuple[np.ndarray, bool]:
         else:
             a = np.asarray(memoryview(x))
     except (TypeError, ValueError, BufferError, AttributeError) as err:
+        why = "" if isinstance(err, TypeError) and not hasattr(x, "__array_interface__") else f" ({err})"
+        give = "a numpy array" if shape or written else "a number, or a numpy array of no dimensions"
+        if written and isinstance(x, (list, tuple)):
+            give = "the array itself"
         raise ArgumentError(
             f"{name} is a {type(x).__name__}, which offers neither DLPack nor the array interface nor a "
-            f"buffer ({err}): give a numpy array"
+            f"buffer{why}: give {give}"
         ) from None
     return a, isinstance(x, np.generic) or not a.flags.writeable
 

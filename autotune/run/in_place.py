@@ -10,7 +10,7 @@ overwrote. Where that is in the way, its tail is guarded instead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -21,14 +21,20 @@ from autotune.codegen.runtime.entry import layout_of
 from autotune.errors import ArgumentError
 from autotune.run.host_arrays import may_share, memory_of, overlap
 from schedules.dtypes import DTYPES
-from schedules.errors import ScheduleError, suggest
+from schedules.errors import AutotuneError, ScheduleError, suggest
+from schedules.ir import Buffer
+from schedules.ir.in_place import Lies
+from schedules.ir.nest import tensor_buffer
+from schedules.model import TraceError
+from schedules.trace_names import to_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autotune.codegen.llvm.compile import LoadedObject
     from autotune.run.kernel import Kernel
-    from schedules.model import Trace
+    from schedules.ir import LoweredFunc
+    from schedules.model import Target, Trace, Workload
 
 # Places that a kernel keeps code for at most, or why there is none.
 MOST_PLACES = 16
@@ -70,8 +76,52 @@ def prepare(kernel: Kernel, pairs: Mapping[str, str]) -> None:
     """Make the code of a kernel for outputs that are inputs: ``{output: input}`` by name, each the same
     array. Raises ArgumentError for names that are none, for two that do not lie alike, and, with the pair of
     accesses, where the schedule does not allow it."""
-    ins, outs = kernel.parameters
+    places = _places(*kernel.parameters, pairs)
+    if places:
+        kernel.take_in_place(tuple(sorted(places, key=lambda p: (p.output, p.input))))
+
+
+def check(workload: Workload, target: Target, pairs: Mapping[str, str]) -> None:
+    """Raises ArgumentError for ``{output: input}`` that no schedule of a workload allows: as `prepare`, and
+    for GPUs, open sizes and inputs known ahead."""
+    params = tuple(map(tensor_buffer, workload.dag.params))
+    n = len(workload.dag.inputs)
+    _places(params[:n], params[n:], pairs)
+    ahead = next((i for i in pairs.values() if i in workload.dag.constants), None)
+    for wrong, why in (
+        (backends.of(target).name != "cpu", f"kernels for {target.kind} take arrays that are apart"),
+        (workload.dag.open is not None, "kernels of open sizes take arrays that are apart; give numbers"),
+        (ahead is not None, f"{ahead!r} is known ahead, so that no call gives its memory"),
+    ):
+        if wrong:
+            raise ArgumentError(f"in_place is {dict(pairs)}: {why}")
+
+
+def refusal(
+    workload: Workload, target: Target, trace: Trace, pairs: Mapping[str, str]
+) -> AutotuneError | None:
+    """Why a schedule does not allow it that outputs are inputs; None where it does. It is that of `prepare`,
+    without a kernel. ``trace``: under canonical names."""
+    named = to_named(workload, trace)
+    lies = [Lies(output, of) for output, of in pairs.items()]
+    first: AutotuneError | None = None
+    for tried in _forms(named):
+        try:
+            _proved(workload, tried, backends.of(target).confined(target), lies)
+            return None
+        except (ScheduleError, TraceError) as err:
+            first = first or err
+    return first
+
+
+def _places(ins: Sequence[Buffer], outs: Sequence[Buffer], pairs: Mapping[str, str]) -> list[SharedPlace]:
+    """Raises ArgumentError."""
     names = [b.name for b in ins], [b.name for b in outs]
+    if not isinstance(pairs, Mapping):
+        raise ArgumentError(
+            f"in_place is {pairs!r}; give {{output: input}}, as in "
+            f"in_place={{{names[1][0]!r}: {names[0][0]!r}}}"
+        )
     for output, of in pairs.items():
         for name, known, what in ((output, names[1], "output"), (of, names[0], "input")):
             if name not in known:
@@ -85,9 +135,7 @@ def prepare(kernel: Kernel, pairs: Mapping[str, str]) -> None:
                 f"in_place has {{{output!r}: {of!r}}}, which are {a.dtype}{layout_of(a)} and "
                 f"{b.dtype}{layout_of(b)}; give two that lie alike"
             )
-    places = tuple(SharedPlace(len(ins) + names[1].index(o), names[0].index(i), 0) for o, i in pairs.items())
-    if places:
-        kernel.take_in_place(tuple(sorted(places, key=lambda p: (p.output, p.input))))
+    return [SharedPlace(len(ins) + names[1].index(o), names[0].index(i), 0) for o, i in pairs.items()]
 
 
 def code_of(kernel: Kernel, places: tuple[SharedPlace, ...], name: Callable[[int], str]) -> InPlaceCode:
@@ -107,7 +155,7 @@ def code_of(kernel: Kernel, places: tuple[SharedPlace, ...], name: Callable[[int
     if backends.of(kernel.target).name != "cpu" or trace is None or kernel.workload.dag.open is not None:
         raise ArgumentError(f"{what}; give it memory of its own")
     first_error: ScheduleError | None = None
-    for tried in dict.fromkeys((trace, _without_shifts(trace))):
+    for tried in _forms(trace):
         try:
             return _built(kernel, tried, places)
         except ScheduleError as err:
@@ -115,22 +163,30 @@ def code_of(kernel: Kernel, places: tuple[SharedPlace, ...], name: Callable[[int
     raise ArgumentError(f"{what}: {_reason(first_error)}; {REMEDY}") from None
 
 
-def _without_shifts(trace: Trace) -> Trace:
-    """The schedule with guarded tails in place of tiles that are moved back over what was computed."""
+def _forms(trace: Trace) -> Iterable[Trace]:
+    """A schedule, and the same with guarded tails in place of tiles that are moved back over what was
+    computed."""
     steps = (
         replace(s, args=tuple((k, "guard" if (k, v) == ("tail", "shift") else v) for k, v in s.args))
         for s in trace.steps
     )
-    return replace(trace, steps=tuple(steps))
+    return dict.fromkeys((trace, replace(trace, steps=tuple(steps))))
+
+
+def _proved(workload: Workload, trace: Trace, target: Target, lies: Sequence[Lies]) -> LoweredFunc:
+    """The program whose outputs lie so. Raises ScheduleError."""
+    from autotune.backends.building.from_trace import scheduled
+    from schedules.ir.in_place import in_place
+
+    return in_place(scheduled(workload.dag, trace, target), lies, target.threads)
 
 
 def _built(kernel: Kernel, trace: Trace, places: tuple[SharedPlace, ...]) -> InPlaceCode:
     """Raises ScheduleError."""
-    from autotune.backends.building.from_trace import module_of, scheduled
+    from autotune.backends.building.from_trace import module_of
     from autotune.backends.building.object_cache import ObjectCache, key
     from autotune.codegen.llvm.compile import compile_module, load_object
     from autotune.settings import cache_dir
-    from schedules.in_place.proof import Lies, in_place
 
     ins, outs = kernel.parameters
     params = (*ins, *outs)
@@ -144,8 +200,7 @@ def _built(kernel: Kernel, trace: Trace, places: tuple[SharedPlace, ...]) -> InP
     named = key(trace.to_json(), of, target.digest, version)
     obj = objects.get(named)
     if obj is None:
-        func = in_place(scheduled(kernel.workload.dag, trace, target), lies, target.threads)
-        obj = compile_module(module_of(func, target).text, target)
+        obj = compile_module(module_of(_proved(kernel.workload, trace, target, lies), target).text, target)
         objects.put(named, obj)
     loaded = load_object(obj)
     loaded.lie_together([(p.output, p.input, p.nbytes) for p in places])

@@ -7,7 +7,7 @@ nothing here tunes.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +24,16 @@ from autotune.run.workloads import Program, ahead, as_workload
 from autotune.settings import database
 from kernels_db.place import locate
 from kernels_db.records import Hit
+from schedules.errors import AutotuneError
 from schedules.model import Target, Workload
 from schedules.te.strided import Strides
 
 if TYPE_CHECKING:
     from autotune.run.dynamic_kernel import DynamicKernel
     from autotune.run.kernel import Kernel
+
+ONE_SIZE = "in_place is of one size, and this program has a range of them; give a number"
+LOOKED_AT = 256  # records whose proof is tried where outputs are inputs
 
 
 def load(
@@ -56,8 +60,8 @@ def load(
     the two is given, with a warning that says which.
 
     ``in_place={"y": "x"}``: calls give input ``x`` as output ``y`` too. The fastest record is taken whose
-    schedule reads each element of it before it overwrites that. Where there is none, ``fallback=True`` gives
-    the plain loops on one thread, if these do.
+    schedule reads each element of it before it overwrites that (`tune` has ``in_place`` too). Where there is
+    none, ``fallback=True`` gives a first pick of such schedules, the plain loops among them.
 
     ``fallback=True`` gives a kernel also when nothing is stored, with a warning. A few schedules are checked
     and timed here, which takes up to three seconds: those of similar sizes and machines in the log, else the
@@ -91,9 +95,13 @@ def load(
     constant_weights = ahead(constant_weights)
     where, left_open = database(db), undecided(program, params)
     told = (program, params, dtype, layout, constant_weights, load)
+    if in_place and left_open:
+        raise ArgumentError(ONE_SIZE)
     if not left_open:
         dynamic = as_dynamic(*told, strides)
         if dynamic is not None:
+            if in_place:
+                raise ArgumentError(ONE_SIZE)
             return _load_dynamic(dynamic, Asked.of(target, threads, where, fallback, nearest))
 
     if in_place:
@@ -154,23 +162,38 @@ def _load(workload: Workload, asked: Asked) -> tuple[Kernel, bool]:
 def _load_in_place(workload: Workload, asked: Asked, pairs: Mapping[str, str]) -> Kernel:
     """The kernel of the best record whose schedule allows it that outputs are inputs. Raises as `load` does,
     and `ArgumentError` where none allows it."""
-    from autotune.run.in_place import prepare
-    from autotune.run.kernels import default_kernel, kernel_of
+    from autotune.run.in_place import check, prepare, refusal
+    from autotune.run.kernels import kernel_of
+    from autotune.run.untuned import untuned
 
-    refused: ArgumentError | None = None
-    for hit in hits(workload, asked):
+    check(workload, asked.target, pairs)
+    refused: AutotuneError | None = None
+
+    def allowed() -> Iterator[Hit]:
+        nonlocal refused
+        for hit in hits(workload, asked, LOOKED_AT):
+            why = refusal(workload, hit.target, hit.record.trace, pairs)
+            refused = refused or why
+            if why is None:
+                yield hit
+
+    def use(hit: Hit) -> Kernel:
         kernel = kernel_of(workload, hit.target, hit.record.trace, hit.record)
-        try:
-            prepare(kernel, pairs)
-        except ArgumentError as err:
-            refused = refused or err
-            continue
+        prepare(kernel, pairs)
         return kernel
+
+    found, unusable = first(use, allowed())
+    if found is not None:
+        return found
     if not asked.fallback:
-        raise refused or not_found(workload, asked)
-    kernel = default_kernel(workload, replace(asked.target, threads=1))
+        if refused is not None:
+            raise ArgumentError(
+                f"no tuned schedule allows in_place={dict(pairs)}: {refused}; tune it: in_place= of tune"
+            )
+        raise unusable or not_found(workload, asked)
+    kernel, what, *_ = untuned(workload, asked.target, asked.where, pairs)
     prepare(kernel, pairs)
-    warn(f"no tuned schedule allows it that outputs are inputs; {describe(workload)} runs as plain loops")
+    warn(f"no tuned schedule allows it that outputs are inputs, of {describe(workload)}\n{what}")
     return kernel
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import lcm
 from typing import Any
@@ -114,7 +114,7 @@ class Repeated:
         written = [b.name for k in kernels for b in k.parameters[1]]
         self._outputs = tuple(self._buffers[n] for n in written)
         self._inputs = tuple(self._buffers[n] for n in _taken(kernels))
-        pairs = [(_name(a), _name(b)) for a, b in swap]
+        pairs = _pairs(swap)
         self._check_pairs(pairs, written)
         chains = [_chain(n, dict(pairs)) for n in written]
         self._codes, together = self._in_place(chains)
@@ -190,7 +190,11 @@ class Repeated:
                         f"{', '.join(self._buffers)}"
                     )
             if b in written or b not in read:
-                raise ArgumentError(f"swap has ({a!r}, {b!r}), and {b!r} is no input of a step; give one")
+                turned = "; turn them round" if a in read and b in written else ""
+                raise ArgumentError(
+                    f"swap has ({a!r}, {b!r}), and {b!r} is no input of a step; give (what a step writes, "
+                    f"what the next one reads){turned}"
+                )
             x, y = self._buffers[a], self._buffers[b]
             if (layout_of(x), x.dtype) != (layout_of(y), y.dtype):
                 raise ArgumentError(
@@ -341,6 +345,17 @@ def _steps(times: Any) -> int:
     if isinstance(times, bool) or not isinstance(times, (int, np.integer)) or times < 1:
         raise ArgumentError(f"times is {times!r}; give an integer of at least 1")
     return int(times)
+
+
+def _pairs(swap: Any) -> list[tuple[str, str]]:
+    """Raises ArgumentError."""
+    pairs = list(swap) if isinstance(swap, Iterable) and not isinstance(swap, (str, Mapping)) else [swap]
+    if all(isinstance(p, (list, tuple)) and len(p) == 2 for p in pairs):
+        return [(_name(a), _name(b)) for a, b in pairs]
+    raise ArgumentError(
+        f"swap is {swap!r}; give a list of pairs (what a step writes, what the next one reads), as in "
+        'swap=[("b", "a")]'
+    )
 
 
 def _name(x: Any) -> str:

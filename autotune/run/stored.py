@@ -49,9 +49,9 @@ def stored(workload: Workload, asked: Asked) -> tuple[Kernel | None, Unusable | 
     return first(use, hits(workload, asked))
 
 
-def hits(workload: Workload, asked: Asked) -> Iterator[Hit]:
+def hits(workload: Workload, asked: Asked, others: int = OTHERS) -> Iterator[Hit]:
     """What the log has, best first, as far as this process may use so many CPUs. After the first, which
-    nearly always is good, the rest is asked for in one more query."""
+    nearly always is good, the rest is asked for in one more query, ``others`` at most."""
     wanted, threads = asked.target, asked.exactly
     cpus = min(targets.usable_cpus(), wanted.threads if threads is None else threads)
 
@@ -59,7 +59,7 @@ def hits(workload: Workload, asked: Asked) -> Iterator[Hit]:
         same = replace(t, threads=wanted.threads) == wanted
         return same and t.threads <= cpus and backends.runnable(t)
 
-    for k in (1, OTHERS):
+    for k in (1, others):
         found = lookup.top(asked.where, workload.digest, fits, threads, k)
         yield from found[0 if k == 1 else 1 :]
         if len(found) < k:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from autotune import backends
@@ -66,8 +67,11 @@ class _Kept(NamedTuple):
 _made_here: set[str] = set()
 
 
-def untuned(workload: Workload, target: Target, where: str) -> PickedKernel:
+def untuned(
+    workload: Workload, target: Target, where: str, in_place: Mapping[str, str] | None = None
+) -> PickedKernel:
     """A kernel that was not tuned. ``where``: the log, whose schedules of similar tasks are tried.
+    ``in_place``: outputs that are inputs (`autotune.load`), which the schedule then allows.
 
     The first time, a few schedules are checked and timed here. The choice is kept beside the compiled
     objects; one that no similar task made is made again once the log has other workloads, and plain loops
@@ -75,7 +79,11 @@ def untuned(workload: Workload, target: Target, where: str) -> PickedKernel:
     run here.
     """
     backends.check_here(target)
-    objects, name, seen = ObjectCache(cache_dir()), _name(workload, target, where), _workloads(where)
+    objects, name, seen = (
+        ObjectCache(cache_dir()),
+        _name(workload, target, where, in_place),
+        _workloads(where),
+    )
     kept = _kept(objects.get(name), seen)
     if kept is not None and kept.alone and name not in _made_here:  # what failed once may be right now
         kept = None
@@ -83,7 +91,7 @@ def untuned(workload: Workload, target: Target, where: str) -> PickedKernel:
     if kept is None:
         _made_here.add(name)
         try:
-            kept, checked = _made(workload, target, where)
+            kept, checked = _made(workload, target, where, in_place)
             if checked:
                 objects.put(name, json.dumps([kept.trace, kept.chosen_by, seen, kept.alone]).encode())
         except AutotuneError as err:
@@ -120,15 +128,19 @@ def in_place_of(loops: Kernel, target: Target, where: str) -> tuple[Kernel, str]
     return kernel, f"{why}\n{what}"
 
 
-def _name(workload: Workload, target: Target, where: str) -> str:
+def _name(workload: Workload, target: Target, where: str, in_place: Mapping[str, str] | None = None) -> str:
     """The name of a first pick in the cache."""
     version = backends.of(target).versions(target)[0]
-    return key("first pick", workload.digest, target.digest, f"{version} {locate(where)}")
+    of = workload.digest if not in_place else f"{workload.named_digest} in place {sorted(in_place.items())}"
+    return key("first pick", of, target.digest, f"{version} {locate(where)}")
 
 
-def _made(workload: Workload, target: Target, where: str) -> tuple[_Kept, bool]:
+def _made(
+    workload: Workload, target: Target, where: str, in_place: Mapping[str, str] | None
+) -> tuple[_Kept, bool]:
     """A first pick, and whether it was checked. Raises `AutotuneError` where there is none."""
-    pick = hook("first_pick")(workload, target, where)
+    more = {} if in_place is None else {"in_place": in_place}
+    pick = hook("first_pick")(workload, target, where, **more)
     if pick is None:
         raise AutotuneError("no other schedule was right, or ready in time")
     alone = f"no other schedule was right: {pick.why_alone}" if pick.why_alone else ""

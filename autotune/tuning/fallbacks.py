@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from autotune.search.base import Result
 from autotune.search.decisions import DECISIONS
 from autotune.tuning import first_pick, plain_loops
+from autotune.tuning.allowed import Allows
 from autotune.tuning.plain_loops import PlainLoops
 from schedules.model import Trace
 from schedules.space.base import trace_of as schedule_of
@@ -35,20 +36,28 @@ Take = Callable[["Measurement", str, Trace, Mapping[str, object]], float]
 
 class Fallbacks:
     """Those of a run whose earlier trials had the traces ``known`` (digests). ``report``: is told of a phase.
-    ``picked``: results of first picks; ``begun``: whether there was one. ``rescued``: whether what most
-    likely gives a kernel was tried, as nothing was right. ``plain``: when to try the plain loops;
-    ``tried_plain``: trials of them."""
+    ``allows``: schedules that it refuses are not tried. ``picked``: results of first picks; ``begun``:
+    whether there was one. ``rescued``: whether what most likely gives a kernel was tried, as nothing was
+    right. ``plain``: when to try the plain loops; ``tried_plain``: trials of them."""
 
     def __init__(
-        self, so_far: Tally, space: Space, known: frozenset[str], take: Take, report: Callable[[str], None]
+        self,
+        so_far: Tally,
+        space: Space,
+        known: frozenset[str],
+        take: Take,
+        report: Callable[[str], None],
+        allows: Allows,
     ) -> None:
         self._run, self._so_far, self._space, self._known = so_far.run, so_far, space, known
-        self._take, self._report = take, report
+        self._take, self._report, self._allows = take, report, allows
         self.picked: list[Result] = []
         self.begun = self.rescued = False
         self.tried_plain = 0
         run = self._run
-        self.plain = PlainLoops(run.workload, run.target, plain_loops.TRACE.digest in known)
+        self.plain = PlainLoops(
+            run.workload, run.target, plain_loops.TRACE.digest in known or not allows(plain_loops.TRACE)
+        )
 
     def pick(self, measurer: Measuring, latest: float | None = None) -> None:
         """Try the candidates of a first pick, until one is right and the budget is used up, and the plain
@@ -60,7 +69,8 @@ class Fallbacks:
             both = run.options.share_s is not None  # other tasks of the run are in the log
             proposed = first_pick.proposals(run.workload, run.target, space, run.log.place, both)
             known = self._known | so_far.tried
-            proposed = [p for p in proposed if schedule_of(space, p.candidate).digest not in known]
+            made = [(p, schedule_of(space, p.candidate)) for p in proposed]
+            proposed = [p for p, trace in made if trace.digest not in known and self._allows(trace)]
             if trials:
                 proposed = proposed[: trials - so_far.measured]
             traces = [schedule_of(space, p.candidate) for p in proposed]

@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -21,6 +21,7 @@ from autotune.measure.process import MeasureError
 from autotune.measure.starting import may_be_late_s, was_late
 from autotune.search.evolutionary import EvolutionarySearch, EvolutionOptions, model_features
 from autotune.tuning import plain_loops
+from autotune.tuning.allowed import Allows
 from autotune.tuning.plain_loops import PlainLoops
 from autotune.tuning.preparation import CHECKS, FASTEST
 from autotune.tuning.ranking import mean_s
@@ -88,7 +89,13 @@ def proposals(
 
 
 def first_pick(
-    workload: Workload, target: Target, where: str | LogPlace, *, limit_s: float = LIMIT_S, site: Site = HERE
+    workload: Workload,
+    target: Target,
+    where: str | LogPlace,
+    *,
+    limit_s: float = LIMIT_S,
+    site: Site = HERE,
+    in_place: Mapping[str, str] | None = None,
 ) -> Pick | None:
     """The fastest of a few candidates: where sizes are open, by the geometric mean of what one takes at
     several. None if none was right.
@@ -97,12 +104,12 @@ def first_pick(
     far as `shared_start` lets it be late), or few were compared. Each candidate is checked against the
     reference; of large workloads a few parts of the outputs are. Where there was no time for any, or
     measuring does not work, it is the best as the estimate has it, not checked: plain loops may be hundreds
-    of times slower. Raises `LogError`, `WorkloadError` where no candidate can be checked, and `ScheduleError`
-    if the expression gives no space.
+    of times slower. ``in_place``: outputs that are inputs, which schedules then allow. Raises `LogError`,
+    `WorkloadError` where no candidate can be checked, and `ScheduleError` if there is no space.
     """
     started = time.monotonic()
-    latest_s = max(min(LATEST_S, limit_s + may_be_late_s()), limit_s)
-    until, latest = started + limit_s - MARGIN_S, started + latest_s
+    until, allows = started + limit_s - MARGIN_S, Allows.of(workload, target, in_place)
+    latest = started + max(min(LATEST_S, limit_s + may_be_late_s()), limit_s)
     best: Pick | None = None
     best_s: float | None = None
     least_s = math.inf  # of a run, or where sizes are open the mean over sizes
@@ -122,15 +129,15 @@ def first_pick(
                 best, least_s = Pick(*planned[i], m.time_s), took_s
 
     with ThreadPoolExecutor(1, "autotune-first-pick") as thread:
-        planned_s = DERIVE_SHARE * limit_s
-        planning = thread.submit(_planned, workload, target, where, planned_s)  # while the processes start
-        reference_s = REFERENCE_SHARE * limit_s
+        planning = thread.submit(_planned, workload, target, where, limit_s, allows)  # as processes start
         try:
+            reference_s = REFERENCE_SHARE * limit_s
             with site.measurer(workload, target, PATIENT_S, reference_s=reference_s) as measurer:
                 measurer.start()
                 run(planning.result())
                 untried = any(trace not in tried for trace, _ in planning.result())
-                if PlainLoops(workload, target, False).worth(best_s) and (best is not None or not untried):
+                plain = PlainLoops(workload, target, not allows(plain_loops.TRACE)).worth(best_s)
+                if plain and (best is not None or not untried):
                     alone = best is None
                     run([(plain_loops.TRACE, "default")])
                     if alone and best is not None:
@@ -179,12 +186,15 @@ def grace_s(workload: Workload) -> float:
 
 
 def _planned(
-    workload: Workload, target: Target, where: str | LogPlace, limit_s: float
+    workload: Workload, target: Target, where: str | LogPlace, limit_s: float, allows: Allows
 ) -> list[tuple[Trace, str]]:
-    """``limit_s``: seconds of this thread for the space, however busy the machine is."""
-    begin = time.thread_time()
-    space = derive(workload.canonical, target, enough=lambda: time.thread_time() - begin > limit_s)
-    return [(trace_of(space, p.candidate), p.chosen_by) for p in proposals(workload, target, space, where)]
+    """``limit_s``: seconds of a first pick, of which this thread has a share for the space, however busy the
+    machine is."""
+    until = time.thread_time() + DERIVE_SHARE * limit_s
+    space = derive(workload.canonical, target, enough=lambda: time.thread_time() > until)
+    found = proposals(workload, target, space, where)
+    made = [(trace_of(space, p.candidate), p.chosen_by) for p in found]
+    return [m for m in made if allows(m[0])]
 
 
 def _better(best_s: float | None, m: Measurement) -> float | None:

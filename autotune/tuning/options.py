@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from autotune.measure.inputs import Tolerance
@@ -37,8 +38,9 @@ class TuneOptions:
     duration). ``rtol``, ``atol``: an output is right within ``atol + rtol * |reference|`` (both None: within
     rounding; one None: 0). ``share_s``: of the budget, where several tasks share it (seconds): the task's
     part if all had the same (None: all of it). ``until``: what ends a run early once it is reached: a time of
-    a call ("200us") or a share of the limit (0.9), as text, a number or read (None: nothing does). Raises
-    `SettingsError` for a value out of range."""
+    a call ("200us") or a share of the limit (0.9), as text, a number or read (None: nothing does).
+    ``in_place``: outputs that are inputs, by name, which schedules then allow. Raises `SettingsError` for a
+    value out of range."""
 
     trials: int | None = None
     budget_s: float = 60.0
@@ -50,6 +52,7 @@ class TuneOptions:
     atol: float | None = None
     share_s: float | None = None
     until: Aim | str | float | None = None
+    in_place: Mapping[str, str] = field(default_factory=dict)
     started: float | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -65,6 +68,7 @@ class TuneOptions:
                 raise SettingsError(f"{name} is {part!r}; it must be a finite number of at least 0, or None")
         if not _is(int, self.seed) or not 0 <= self.seed < 2**63:
             raise SettingsError(f"the seed is {self.seed!r}; it must be an integer from 0 to 2^63 - 1")
+        object.__setattr__(self, "in_place", pairs(self.in_place))
         if self.until is not None:
             object.__setattr__(self, "until", Aim.read(self.until))
         known, name = policies.POLICIES, self.search
@@ -129,6 +133,17 @@ class TuneOptions:
     def needs_xgboost(self) -> bool:
         """Whether the search uses a model that needs xgboost."""
         return self.trials != 0 and policies.POLICIES[self.search].guided and kind(self.guide).learns
+
+
+def pairs(in_place: Mapping[str, str] | None) -> dict[str, str]:
+    """Outputs that are inputs, by name. Raises `SettingsError`."""
+    if in_place is None:
+        return {}
+    if not isinstance(in_place, Mapping) or not all(
+        isinstance(n, str) for n in (*in_place, *in_place.values())
+    ):
+        raise SettingsError(f"in_place is {in_place!r}; it must be {{output: input}}, of names")
+    return dict(in_place)
 
 
 def _is(kind: type | tuple[type, ...], value: object) -> bool:

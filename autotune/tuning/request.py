@@ -13,6 +13,7 @@ from autotune.results.following import Tell, concluded, followed
 from autotune.settings import database
 from autotune.settings.hooks import hook
 from autotune.tuning import tuner
+from autotune.tuning.allowed import AllowedLog
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.makers import JobMaker
 from autotune.tuning.options import TuneOptions
@@ -54,6 +55,11 @@ class TuneRequest:
         there: Place = hook("fleet")(str(fleet), target, threads, **of_fleet)
         return cls(options, there, None, database(db), backends.names_grid(target))
 
+    def log(self, read_only: bool = False) -> Log:
+        """The log as the run sees it."""
+        pairs = self.options.in_place
+        return AllowedLog(self.where, pairs, read_only) if pairs else Log(self.where, read_only)
+
     def tuning(self, maker: JobMaker[R]) -> Run[R]:
         """What tunes that of which a maker makes jobs. It raises as `tuner.tune_jobs`."""
         return lambda log, progress, interrupts: tuner.tune_jobs(
@@ -70,7 +76,7 @@ def tuned(
 ) -> R:
     """The results of a run, of which ``one`` makes one. ``progress``, ``alone``: as of
     `progress.following.followed`."""
-    with Log(asked.where) as log, followed(progress, alone) as tell:
+    with asked.log() as log, followed(progress, alone) as tell:
         result = one(run(log, tell, None))
     concluded(progress, str(result))
     return result

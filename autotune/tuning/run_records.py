@@ -97,5 +97,6 @@ def run_options(options: TuneOptions) -> dict[str, object]:
         "batch": options.batch,
         **{k: v for k, v in (("rtol", options.rtol), ("atol", options.atol)) if v is not None},
         **({} if options.aim is None else {"until": str(options.aim)}),
+        **({"arguments_in_place": options.in_place} if options.in_place else {}),
         **({} if process is None else {run_state.PROCESS: process}),
     }

@@ -20,6 +20,7 @@ from autotune.search.decisions import DECISIONS
 from autotune.search.seeded import Seeded
 from autotune.search.stopping import Stopping
 from autotune.tuning import diagnostics, neighbours, no_kernel, plain_loops, resume
+from autotune.tuning.allowed import Allows
 from autotune.tuning.credible import credible
 from autotune.tuning.fallbacks import Fallbacks
 from autotune.tuning.finalists import Finalists
@@ -134,7 +135,10 @@ class Session:
         tolerant = self.options.tolerance is not None
         self.earlier = resume.read(run.log, run.workload, run.target, space, tolerant=tolerant)
         self.so_far.resumed = self.earlier.trials
-        self.fallbacks = Fallbacks(self.so_far, space, self.earlier.digests, self.take, self.report)
+        self.allows = Allows(run.workload, run.target, self.options.in_place)
+        self.earlier = self.allows.learnt(self.earlier, space)
+        told = self.take, self.report, self.allows
+        self.fallbacks = Fallbacks(self.so_far, space, self.earlier.digests, *told)
         self.so_far.look_up_the_best()
         if self.so_far.best_s:
             self.so_far.incumbents.add(run.log.top_k(run.workload, run.target, 1)[0].trace_digest)
@@ -168,6 +172,7 @@ class Session:
         run, options, space = self.run, self.options, self.space
         policy = self._policy(neighbours.neighbours(run.log, run.workload, run.target, space, options))
         similar = seeds(run.workload, run.target, space, run.log.place, SEEDS)
+        similar = [s for s in similar if self.allows(schedule_of(space, s.candidate))]
         policy = Seeded(policy, space, [s.candidate for s in similar])
         diagnostics.searching(run.workload, options, len(similar), self.peak_s)
         told = self.fallbacks.picked
@@ -263,7 +268,7 @@ class Session:
             if n < 1:
                 self.stopped = "trials"
                 break
-            chosen = self._left or self._ask(n)
+            chosen = self._left or self._ask(n, until)
             if self.options.trials is not None:  # what was chosen ahead knew no first pick
                 left = self.options.trials - self.so_far.measured
                 chosen = chosen._replace(candidates=chosen.candidates[:left])
@@ -286,12 +291,19 @@ class Session:
         soon = time.monotonic() + FRUITLESS * self.run.round_s
         return lambda: min(until(), soon)
 
-    def _ask(self, n: int) -> Chosen:
+    def _ask(self, n: int, until: Callable[[], float]) -> Chosen:
+        """What a search proposes next. It learns of schedules that are not allowed as of those that fail."""
         search = self._search
         self.report("searching")
         with self.so_far.timed("search"):
-            asked = search.ask(n)
-        return Chosen(asked, search.predicted, search.seconds / max(len(asked), 1))
+            while True:
+                asked = search.ask(n)
+                kept = [i for i, c in enumerate(asked) if self.allows(schedule_of(self.space, c))]
+                search.tell([Result(c, 0.0) for i, c in enumerate(asked) if i not in set(kept)])
+                if kept or not asked or time.monotonic() >= until():
+                    break
+        predicted = {model: [values[i] for i in kept] for model, values in search.predicted.items()}
+        return Chosen([asked[i] for i in kept], predicted, search.seconds / max(len(asked), 1))
 
     def take(
         self, m: Measurement, sketch: str, trace: Trace, facts: Mapping[str, object], searched: float = 0.0
@@ -427,6 +439,9 @@ class Session:
         )
 
     def _why(self, stopped: str) -> str:
+        if self.prepared and self.allows.last and not self.so_far.failed:
+            asked = dict(self.options.in_place)
+            return f"no schedule that was looked at allows in_place={asked}: {self.allows.last}"
         return no_kernel.why(
             *(self.so_far.failed, self.so_far.reasons, stopped),
             prepared_s=self.so_far.spent["prepare"],

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from autotune.measure.starting import shared_start
 from autotune.results.tuned import SuiteProgress, SuiteResult
+from autotune.run import in_place
 from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.jobs import Job
@@ -85,6 +86,8 @@ class OneMachine:
         self.site.check(target)
         for task in job.tasks:
             preparation.check_feasible(task.workload, job.options.budget_s)
+            if job.options.in_place:
+                in_place.check(task.workload, target, job.options.in_place)
 
     def interrupts(self, given: Interrupts) -> Interrupts:
         return given

@@ -208,8 +208,8 @@ def _ring(x):
 
 
 def _flow_kernels(t, p, of, columns, edge_p, edge_u, force):
-    """Source, pressure and velocities of a step: full arrays, of which ``columns(j)`` and the inner rows follow the
-    formulas, and the edges have their own values. ``of`` says where elements of an array are."""
+    """Source, pressure and velocities of a step: full arrays, of which ``columns(j)`` and the inner rows
+    follow the formulas, and the edges have their own values. ``of`` says where elements of an array are."""
     grid = _Grid(p, lambda j: j - 1, lambda j: j + 1)
     n = (p.ny, p.nx)
     u, v, first, b, last = given(t, u=n, v=n, p=n, b=n, new_p=n)

@@ -283,28 +283,24 @@ def kind(e: Expr) -> type:
 def dtype_of(e: Expr) -> str:
     """The dtype of an expression."""
     # By class and in a loop, because this is the function that lowering calls most.
-    at, steps = e, 0
-    while True:
+    at, steps, found = e, 0, ""
+    while not found:
         t = kind(at)
         if t is Binary or t is Select or t is Fma:
             at = at.a  # type: ignore[attr-defined]
         elif t is Var or t is Hole:
             found = INDEX
-            break
         elif t is Const or t is Load or t is Cast or t is Bits:
             found = at.dtype  # type: ignore[attr-defined]
-            break
         elif t is Compare or t is Logic:
             found = "bool"
-            break
         elif t is Call:
             at = at.args[0]  # type: ignore[attr-defined]
         else:
             raise TypeError(f"not an expression: {at!r}")
         steps += 1
-        if steps > _FAR and (known := getattr(at, "_dtype", None)) is not None:
-            found = known
-            break
+        if steps > _FAR and not found:
+            found = getattr(at, "_dtype", "")
     if steps > _FAR:  # chains of many operations are asked at each of them
         object.__setattr__(e, "_dtype", found)
     return found
@@ -357,7 +353,7 @@ def _pair(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr, str]:
             new = _numbers(old, d)
             if new is not None:
                 return (new, eb, d) if old is ea else (ea, new, d)
-        to = db if da == INDEX else da
+        to = max((d for d in (da, db) if d != INDEX), key=lambda d: (is_float(d), DTYPES[d].itemsize))
         raise TypeError(f"operands have different dtypes, {da} and {db}; convert one with te.cast(x, {to!r})")
     return ea, eb, da
 

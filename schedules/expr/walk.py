@@ -90,14 +90,14 @@ def substitute(e: Expr, env: Mapping[str, Expr], known: dict[int, Expr] | None =
     if variables(e).isdisjoint(env):
         return e
     if isinstance(e, Var):
-        return env[e.name]
+        return e if env[e.name] == e else env[e.name]
     if known is None:
-        if all(isinstance(x, Var) and x.name == v for v, x in env.items()):
-            return e  # every variable stays what it is
         known = {}
     made = known.get(id(e))
     if made is None:
-        made = known[id(e)] = rebuild(e, tuple(map(substitute, children(e), repeat(env), repeat(known))))
+        kids = children(e)
+        new = tuple(map(substitute, kids, repeat(env), repeat(known)))
+        made = known[id(e)] = e if all(n is k for n, k in zip(new, kids, strict=True)) else rebuild(e, new)
     return made
 
 

@@ -30,7 +30,7 @@ def tidy(dag: ComputeDAG) -> ComputeDAG:
 
 
 def drop_units(dag: ComputeDAG, fixed: Collection[str] = ()) -> ComputeDAG:
-    """The DAG without dimensions and axes of one point. Tensors that are ``fixed`` keep their shape, and so do
+    """The DAG without dimensions and axes of one point. Tensors that are ``fixed`` keep their shape, as do
     those of stages that are not plain."""
     fixed = {*fixed, *(t.name for s in dag.stages if not s.plain for t in s.outputs)}
 
@@ -140,14 +140,8 @@ def _look(s: Stage, dag: ComputeDAG, links: list[Link], wrong: set[_Axes | _Dims
                 pair = _Axes(s.name, a.name, b.name)
                 paired[pair] = paired.get(pair, 0) + 1
                 links.append((pair, dims))
-    if not s.plain:  # axes that are named apart stay, and so do the dimensions that they walk
-        named = frozenset(spatial) | _named(s) if s.places or s.scan else _named(s)
-        wrong.update(p for p in paired if {p.first, p.second} & named)
-        for d, (x, y) in enumerate(pairwise(spatial)):
-            if {x, y} & named:
-                wrong.update((_Axes(s.name, x, y), *(_Dims(t.name, d) for t in s.outputs)))
-        loads = (x for v in s.places for x in E.loads(v))
-        wrong.update(_Dims(x.buffer, d) for x in loads for d in range(len(x.indices) - 1))
+    if not s.plain:
+        wrong |= _fixed(s, paired)
     for t in s.outputs:
         for d, (x, y) in enumerate(pairwise(spatial)):
             links.append((_Axes(s.name, x, y), _Dims(t.name, d)))
@@ -162,10 +156,18 @@ def _look(s: Stage, dag: ComputeDAG, links: list[Link], wrong: set[_Axes | _Dims
             wrong.add(pair)
 
 
-def _named(s: Stage) -> frozenset[str]:
-    """Axes of a stage that its domain, its places or its order name."""
-    every = (E.variables(e) for e in (*s.where, *s.places))
-    return frozenset(v for v, _ in s.scan).union(*every)
+def _fixed(s: Stage, paired: Collection[_Axes]) -> set[_Axes | _Dims]:
+    """What cannot be merged because the domain, the places or the order of a stage name an axis of it:
+    pairs with such an axis, and the dimensions that they walk."""
+    named = {v for e in (*s.where, *s.places) for v in E.variables(e)}
+    if s.places or s.scan:
+        named |= {a.var for a in s.axes}
+    wrong: set[_Axes | _Dims] = {p for p in paired if {p.first, p.second} & named}
+    for d, (x, y) in enumerate(pairwise(a.var for a in s.axes)):
+        if {x, y} & named:
+            wrong.update((_Axes(s.name, x, y), *(_Dims(t.name, d) for t in s.outputs)))
+    loads = (x for v in s.places for x in E.loads(v))
+    return wrong.union(_Dims(x.buffer, d) for x in loads for d in range(len(x.indices) - 1))
 
 
 def _digits(stage: str, index: Expr, extents: Mapping[str, int]) -> Iterator[_Axes]:

@@ -17,8 +17,7 @@ from schedules.ir import Block, Loop, Nest, blocks, loops_around
 from schedules.ir.deps import unshifted
 from schedules.ir.nest import bound, domain, places_of, readers, reads, writers
 from schedules.te.infeasible import impossible
-from schedules.te.inside import weaker
-from schedules.te.scans import guarded_loads
+from schedules.te.inside import guarded_loads
 from schedules.te.sizes_in_values import without_holes
 
 # How a loop of the read is called beside that of the write.
@@ -91,7 +90,7 @@ def _after(nest: Nest, w: Block, r: Block, load: Load, guards: Sequence[Expr]) -
     place = next(x for x in w.writes if x.buffer == load.buffer)
     conds = [c for i, e in zip(w.iters, w.binds, strict=True) for c in domain(i, e)]
     conds += [there(c) for i in r.iters for c in domain(i, Var(i.var))]
-    conds += [there(c) for g in guards for c in E.conjuncts(weaker(g))]
+    conds += map(there, guards)
     conds += [
         E.compare("==", without_holes(bound(w, a)), there(b))
         for a, b in zip(place.indices, load.indices, strict=True)

@@ -236,7 +236,8 @@ class LoweredFunc:
     ``params`` are the kernel's arguments in order; those named in ``outputs`` are written, and of these the
     ``streamed`` are not worth a place in the caches. The body reads `skew` of the ``skewed``. It, and shapes
     of arguments, read `size_variable` of the ``sizes``, which a call tells. ``joined``: as in `Nest`.
-    ``overlapping``: (output, input) that may share memory; all others do not (`schedules.in_place`)."""
+    ``overlapping``: (output, input) that may share memory; all others do not (`schedules.ir.in_place`).
+    ``scans``: whether it has steps that read what earlier ones made."""
 
     name: str
     params: tuple[Buffer, ...]
@@ -247,6 +248,7 @@ class LoweredFunc:
     sizes: tuple[OpenSize, ...] = ()
     joined: tuple[tuple[str, ...], ...] = ()
     overlapping: tuple[tuple[str, str], ...] = ()
+    scans: bool = False
 
 
 def multiply_add(s: Store) -> tuple[Expr, Expr, Expr] | None:

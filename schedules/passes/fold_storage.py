@@ -120,7 +120,7 @@ def _rows(s: Alloc, d: int) -> int | None:
         y.var in E.variables(i) for x, _ in inside for y in loops for k, i in enumerate(x.indices) if k != d
     )
     alike = not moving and len({_others(x.indices, d) for x, _ in inside}) == 1
-    if not alike and not _together(inside, loops):
+    if not _together(inside, loops) and not (alike and all(_once(x, loops[0]) for x in stores)):
         return None
     back = max([lag for _, lag in inside] + behind)
     rows = back + 1
@@ -161,6 +161,13 @@ def _together(inside: list[tuple[_Access, int]], loops: list[Loop]) -> bool:
     """Whether no other loop stands around those of the steps, or between them: a step is done before the next
     begins, and none is run again."""
     return all([y.var for y in x.loops[: len(loops)]] == [y.var for y in loops] for x, _ in inside)
+
+
+def _once(store: _Access, steps: Loop) -> bool:
+    """Whether nothing is stored twice in the loops of the steps: tiles that are moved inwards store again, of
+    what may be gone then."""
+    around = {x.var: x.extent for x in store.loops[[x.var for x in store.loops].index(steps.var) :]}
+    return len(recovered(list(map(_simple, store.indices)), around)) == len(around)
 
 
 def _in_place(inside: list[tuple[_Access, int]], loop: Loop, d: int) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from schedules.expr import variables
 from schedules.ir import Alloc, LoweredFunc, Nest, Stmt, skew, walk
+from schedules.ir.carried import carried_buffers
 from schedules.ir.exprs import expressions
 from schedules.ir.verify import verify, verify_names
 from schedules.passes.expand_blocks import expand_blocks
@@ -48,8 +49,9 @@ def _lowered(name: str, nest: Nest, s: Stmt) -> LoweredFunc:
         used = {v for x in walk(s) for e in expressions(x) for v in variables(e)}
     skewed = tuple(n for n in nest.params if skew(n).name in used)
     return LoweredFunc(
-        name, params, nest.outputs, s, streamed(nest), skewed, sizes=nest.sizes, joined=nest.joined
-    )
+        name, params, nest.outputs, s, streamed(nest), skewed, sizes=nest.sizes, joined=nest.joined,
+        scans=bool(carried_buffers(nest)),
+    )  # fmt: skip
 
 
 def _blame(nest: Nest, tails: bool) -> None:

@@ -36,8 +36,7 @@ def _same_guard(xs: tuple[Stmt, ...]) -> bool:
 
 
 def _trim_loop(loop: Loop, g: Guard) -> Stmt:
-    extent = loop.extent
-    keep, out = list[Expr](), list[Expr]()
+    extent, keep, out = loop.extent, list[Expr](), list[Expr]()
     stored = {x.buffer for x in walk(loop.body) if isinstance(x, Store)}
     for c in E.conjuncts(g.cond):
         if any(x.buffer in stored for x in E.loads(c)):

@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from schedules import expr as E
-from schedules.dtypes import NUMBERS, computed, holds, is_float, is_storage, rounded
+from schedules.dtypes import NUMBERS, holds, is_float, rounded
 from schedules.expr import Cast, Const, Expr, Load, Select
 from schedules.ir import Block, Nest
 from schedules.ir.nest import map_blocks, places_of, readers, reads, set_buffer, with_values, writers
 from schedules.model import Target
 from schedules.primitives.base import Primitive, require_intermediate
+from schedules.te.scalars import cast
 
 
 @dataclass(frozen=True)
@@ -77,9 +78,9 @@ class Widen(Primitive[None]):
         match e:
             case Cast(a=Load(buffer=b) as x, dtype=d) if b == self.buffer and holds(d, self.dtype):
                 wide = replace(x, dtype=self.dtype)
-                return _converted(wide, d)
+                return cast(wide, d)
             case Load(buffer=b, dtype=d) if b == self.buffer:
-                return _converted(replace(e, dtype=self.dtype), d)
+                return cast(replace(e, dtype=self.dtype), d)
         return None
 
     def _made(self, e: Expr) -> Expr:
@@ -90,17 +91,4 @@ class Widen(Primitive[None]):
             case Const(value=v, dtype=d):
                 exact = rounded(v, d)
                 return Const(float(exact) if is_float(self.dtype) else int(exact), self.dtype)
-        return _converted(e, self.dtype)
-
-
-def _converted(e: Expr, dtype: str) -> Expr:
-    """An expression in another dtype. Floats of storage, and two dtypes of storage, are converted by way of
-    what they are computed with."""
-    old = E.dtype_of(e)
-    if old == dtype:
-        return e
-    both = is_storage(old) and is_storage(dtype)
-    steps = [computed(d) for d in (old, dtype) if (is_storage(d) and is_float(d)) or (both and d == old)]
-    for d in (*steps, dtype):
-        e = e if E.dtype_of(e) == d else Cast(d, e)
-    return e
+        return cast(e, self.dtype)

@@ -147,8 +147,9 @@ def derive(
 ) -> DerivedSpace:
     """Run the sketch rules; what none of them can schedule is scheduled plainly. ``compiler``: compiles
     limits and features for callers who ask about many rows (`schedules.space.estimate.recording`).
-    ``enough``: whether the space must do with the sketches that there are, asked after each: programs of
-    hundreds of stages take seconds for each one. Raises ScheduleError for scans on a GPU."""
+    ``enough``: whether the space must do with the sketches that there are, asked after the first and while
+    others are drawn: programs of hundreds of stages take seconds for each one. Raises ScheduleError for scans
+    on a GPU."""
     kind = _kind(target)
     if target.grid:
         check_no_scan(dag)

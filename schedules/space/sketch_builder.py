@@ -31,13 +31,25 @@ from schedules.te.open_sizes import extents_of
 MAX_SKETCHES = 32
 
 
+class OutOfTime(Exception):
+    """A draft that is not made to its end."""
+
+
 class SketchBuilder:
     """A sketch under construction: at the largest sizes, where some are open. ``inner``: (stage, n) whose
     axis n + 1, and (buffer, n) whose dimension n + 1, has an open extent, so that it stays apart from the one
     before it. ``open``: (stage, axis) whose extent is open. ``open_dims``: (buffer, dimension), until
-    dimensions are merged."""
+    dimensions are merged. ``late``: whether there is no time to go on, asked whenever a rule looks at a
+    block."""
 
-    def __init__(self, dag: ComputeDAG, target: Target, answers: Sequence[int]) -> None:
+    def __init__(
+        self,
+        dag: ComputeDAG,
+        target: Target,
+        answers: Sequence[int],
+        late: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._late = late
         self.s = Schedule(dag.largest, target)
         self.inner = _open_beside(dag)
         self.open = _open_axes(dag)
@@ -169,7 +181,9 @@ class SketchBuilder:
         return max(1, self.target.limit("vector_bytes", 16) // DTYPES[dtype].itemsize)
 
     def block(self, name: str) -> Block:
-        """The block of this name."""
+        """The block of this name. Raises `OutOfTime` if the sketch is late."""
+        if self._late():
+            raise OutOfTime
         return find_block(self.s.nest, name)
 
     def loops(self, name: str) -> list[Loop]:
@@ -244,18 +258,21 @@ def enumerate_drafts(
     enough: Callable[[], bool] = lambda: False,
 ) -> list[SketchBuilder]:
     """A builder for every combination of structural choices that the primitives accept, depth first.
-    ``enough``: whether those that there are must do, asked after each one."""
+    ``enough``: whether those that there are must do. It is asked after each combination, and while one is
+    drawn, which then ends. The first sketch is drawn to its end, as there is no space without one."""
     out: list[SketchBuilder] = []
     answers: list[int] = []
     while len(out) < limit:
-        d = SketchBuilder(dag, target, answers)
+        d = SketchBuilder(dag, target, answers, lambda: bool(out) and enough())
         try:
             rules(d)
             out.append(d)
-            if enough():
-                break
         except ScheduleError:
             pass  # this combination is not legal
+        except OutOfTime:
+            break
+        if out and enough():
+            break
         path = (answers + [0] * len(d.asked))[: len(d.asked)]
         while path and path[-1] + 1 >= d.asked[len(path) - 1]:
             path.pop()

@@ -61,10 +61,10 @@ from schedules.te.strided import with_strides
 from schedules.te.tensors import Reduction, Tensor, dag
 
 __all__ = [
-    "Expr", "FLOAT4_E2M1", "Reduction", "Tensor", "abs", "all", "any", "associative_scan", "bitwise_and", "bitwise_not",
-    "bitwise_or", "bitwise_xor", "cast", "clip", "compute", "const", "cummax", "cummin", "cumprod",
-    "cumsum", "cut", "dag", "equal", "evaluate",
-    "floor_divide", "fma", "gradient", "histogram", "if_then_else", "inf", "inputs", "isfinite", "isnan",
+    "Expr", "FLOAT4_E2M1", "Reduction", "Tensor", "abs", "all", "any", "associative_scan", "bitwise_and",
+    "bitwise_not", "bitwise_or", "bitwise_xor", "cast", "clip", "compute", "const", "cummax", "cummin",
+    "cumprod", "cumsum", "cut", "dag", "equal", "evaluate", "floor_divide",
+    "fma", "gradient", "histogram", "if_then_else", "inf", "inputs", "isfinite", "isnan",
     "jvp", "left_shift", "logical_not", "lookup", "max", "max_value", "maximum", "min", "min_value",
     "minimum", "not_equal", "placeholder", "pow", "prod", "reduce_axis", "reducer", "remainder",
     "right_shift", "rsqrt", "scan", "scatter_add", "scatter_max", "scatter_min", "select", "state", "sum",

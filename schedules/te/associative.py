@@ -59,14 +59,13 @@ def associative_scan(
     >>> te.evaluate(te.dag([a, b, y]), [np.full(6, 0.5, "float32"), np.ones(6, "float32")])[0][:3]
     array([1.  , 1.5 , 1.75], dtype=float32)
     """
-    return scan_of(
-        "associative_scan", combine, values, axis, reverse, exclusive, identity, block, name or "scan"
-    )
+    order = Order(axis, reverse, exclusive)
+    return scan_of("associative_scan", combine, values, order, identity, block, name or "scan")
 
 
 def scan_of(
-    what: str, combine: Callable[[Any, Any], Any], values: Any, axis: int, reverse: bool, exclusive: bool,
-    identity: Any, block: int | None, name: str | Sequence[str], dtype: str | None = None,
+    what: str, combine: Callable[[Any, Any], Any], values: Any, order: Order, identity: Any,
+    block: int | None, name: str | Sequence[str], dtype: str | None = None,
 ) -> Any:  # fmt: skip
     """`associative_scan` under the name ``te.what``, of values as ``dtype``."""
     many = isinstance(values, (tuple, list))
@@ -78,7 +77,7 @@ def scan_of(
         shapes = " and ".join(str(list(x.shape)) for x in given) or "none"
         raise WorkloadError(f"te.{what} takes tensors of one shape, got {shapes}; make them with te.compute")
     shape = given[0].shape
-    (d,) = axes_of(axis, len(shape), f"te.{what}")
+    (d,) = axes_of(order.axis, len(shape), f"te.{what}")
 
     def join(x: Values, y: Values) -> Any:
         return combine(x, y) if many else combine(x[0], y[0])
@@ -89,7 +88,7 @@ def scan_of(
     dtypes = [E.dtype_of(v) for v in element(*(Const(0) for _ in shape))]
     f = _reducer(what, dtypes, identity if many or identity is None else (identity,), join)
     names = tuple(map(str, output_names(name, len(given))))
-    order = Order(d, reverse, exclusive)
+    order = replace(order, axis=d)
     if block is not None and (isinstance(block, bool) or not isinstance(block, int) or block < 1):
         raise WorkloadError(f"te.{what}: block={block!r} is no number of elements; give one from 1 on")
     if block is not None and not isinstance(shape[d], int):

@@ -105,10 +105,12 @@ def check_order(axes: Sequence[IterVar], name: str) -> None:
 def _split(x: Any, label: str) -> Iterable[Expr]:
     if isinstance(x, Logic) and x.op == "and":
         return [c for y in x.args for c in _split(y, label)]
-    if (isinstance(x, Const) and x.dtype == "bool") or isinstance(x, bool):
-        return [] if (x.value if isinstance(x, Const) else x) else [E.compare("<", Const(0), Const(0))]
+    if isinstance(x, Const) and x.dtype == "bool":
+        return [] if x.value else [E.compare("<", Const(0), Const(0))]
     if not isinstance(x, Expr) or E.dtype_of(x) != "bool":
-        raise WorkloadError(f"{label}: where {x!r} is no condition; give e.g. j <= i, or te.all of several")
+        raise WorkloadError(
+            f"{label}: where {x!r} is no condition; give e.g. j <= i, te.equal(i, j), or te.all of several"
+        )
     return [x]
 
 

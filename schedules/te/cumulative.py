@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from schedules import expr as E
 from schedules.expr import Expr
-from schedules.te.associative import scan_of
+from schedules.te.associative import Order, Values, scan_of
 from schedules.te.tensors import Tensor
 
 
@@ -28,7 +28,7 @@ def cumsum(
     >>> te.evaluate(te.dag([x, te.cumsum(x)]), [np.arange(4, dtype="float32")])[0]
     array([0., 1., 3., 6.], dtype=float32)
     """
-    return _cumulative("cumsum", operator.add, x, axis, reverse, exclusive, dtype, block, name)
+    return _cumulative("cumsum", operator.add, x, Order(axis, reverse, exclusive), dtype, block, name)
 
 
 def cumprod(
@@ -40,7 +40,7 @@ def cumprod(
     >>> x = te.placeholder((4,), name="x")
     >>> y = te.cumprod(x, exclusive=True)
     """
-    return _cumulative("cumprod", operator.mul, x, axis, reverse, exclusive, dtype, block, name)
+    return _cumulative("cumprod", operator.mul, x, Order(axis, reverse, exclusive), dtype, block, name)
 
 
 def cummax(
@@ -52,7 +52,7 @@ def cummax(
     >>> x = te.placeholder((4,), name="x")
     >>> y = te.cummax(x)
     """
-    return _cumulative("cummax", E.maximum, x, axis, reverse, False, None, block, name)
+    return _cumulative("cummax", E.maximum, x, Order(axis, reverse, False), None, block, name)
 
 
 def cummin(
@@ -64,15 +64,16 @@ def cummin(
     >>> x = te.placeholder((4,), name="x")
     >>> y = te.cummin(x)
     """
-    return _cumulative("cummin", E.minimum, x, axis, reverse, False, None, block, name)
+    return _cumulative("cummin", E.minimum, x, Order(axis, reverse, False), None, block, name)
 
 
 def _cumulative(
-    what: str, join: Callable[[Expr, Expr], Expr], x: Tensor, axis: int, reverse: bool, exclusive: bool,
-    dtype: str | None, block: int | None, name: str | None,
+    what: str, join: Callable[[Expr, Expr], Expr], x: Tensor, order: Order, dtype: str | None,
+    block: int | None, name: str | None,
 ) -> Tensor:  # fmt: skip
+    def joined(x: Values, y: Values) -> Values:
+        return (join(x[0], y[0]),)
+
     made: Tensor
-    (made,) = scan_of(
-        what, lambda x, y: join(x[0], y[0]), (x,), axis, reverse, exclusive, None, block, name or what, dtype
-    )
+    (made,) = scan_of(what, joined, (x,), order, None, block, name or what, dtype)
     return made

@@ -19,9 +19,7 @@ from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.errors import WorkloadError
-from schedules.expr import INDEX, Compare, Const, Expr, Logic, Var
-from schedules.te.infeasible import impossible
-from schedules.te.inside import weaker
+from schedules.expr import INDEX, Compare, Const, Expr, Var
 
 if TYPE_CHECKING:
     from schedules.te.compute_dag import Axis, Stage
@@ -54,25 +52,6 @@ def masked_op(op: Op) -> Op:
 
 def _masked(values: Sequence[Expr], where: Sequence[Expr], identity: Sequence[Const]) -> tuple[Expr, ...]:
     return tuple(E.select(E.all_of(*where), v, c) for v, c in zip(values, identity, strict=True))
-
-
-def domain(stage: Stage) -> tuple[Expr, ...]:
-    """Conditions on its axes that hold at every point at which a stage computes a term: the ends of the axes,
-    and its ``where``.
-
-    >>> [E.show(c) for c in domain(a_sum_of_k_below_i_of_8)]
-    ['(0 <= i)', '(i < 8)', '(0 <= k)', '(k < 8)', '(k < i)']
-    """
-    ends = ((E.compare("<=", 0, Var(a.var)), Var(a.var) < int(a.extent)) for a in axes_of(stage))
-    return (*(c for pair in ends for c in pair), *stage.where)
-
-
-def holds(stage: Stage, cond: Expr) -> bool:
-    """Whether an affine condition on axes is proved at every point of the domain of a stage, such as that
-    an index is below an axis: ``holds(s, index < Var("i"))``. False says nothing."""
-    ranges = {a.var: (0, int(a.extent) - 1) for a in axes_of(stage)}
-    known = tuple(c for w in stage.where for c in E.conjuncts(weaker(w)))
-    return impossible((*known, Logic("not", (cond,))), ranges)
 
 
 def axes_of(stage: Stage) -> tuple[Axis, ...]:
@@ -148,13 +127,6 @@ def points(stage: Stage) -> int:
 def points_inside(extents: Mapping[str, int], where: tuple[Expr, ...]) -> int:
     """Points of a box for which affine conditions on its axes hold."""
     return _points(tuple(extents.items()), where)
-
-
-def filled(stage: Stage) -> float:
-    """The share of its box that the domain of a stage is."""
-    if not stage.where:
-        return 1.0
-    return points(stage) / math.prod(int(a.extent) for a in axes_of(stage))
 
 
 def _closed(where: tuple[Expr, ...]) -> tuple[Expr, ...]:

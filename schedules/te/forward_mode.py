@@ -67,7 +67,7 @@ def jvp(outputs: Tensors, inputs: Tensors, tangents: Tensors | None = None) -> l
     >>> y = te.compute((8,), lambda i: te.exp(x[i]), name="y")
     >>> (y_dot,) = te.jvp(y, x)
     >>> [t.name for t in te.inputs(y_dot)], y_dot.name
-    (['x', 'x_dot'], 'y_dot')
+    (['x_dot', 'x'], 'y_dot')
     """
     outs, ins = tensors_of(outputs, "outputs", WHAT), tensors_of(inputs, "inputs", WHAT)
     seeds = _seeds(ins, tangents)
@@ -128,7 +128,8 @@ class _Forward:
         found = self.of.get(key(t))
         if found is None:
             raise WorkloadError(
-                f"{WHAT}: output {t!r} depends on no input by what has a derivative; leave it out"
+                f"{WHAT}: output {t!r} depends on none of the inputs by what has a derivative; give one that "
+                "it depends on, or leave the output out"
             )
         return found
 
@@ -147,7 +148,9 @@ def _seeds(ins: Sequence[Tensor], given: object) -> list[Tensor]:
         raise WorkloadError(f"{WHAT}: {len(seeds)} tangents for {len(ins)} inputs; give one for each")
     for s, t in zip(seeds, ins, strict=True):
         if not isinstance(s, Tensor):
-            raise WorkloadError(f"{WHAT}: tangents are te tensors, not {s!r} ({type(s).__name__})")
+            raise WorkloadError(
+                f"{WHAT}: tangents are te tensors, not a {type(s).__name__}; kernels take the arrays"
+            )
         if s.shape != t.shape or s.dtype != t.dtype:
             raise WorkloadError(
                 f"{WHAT}: the tangent {s!r} does not fit {t!r}; give one of its shape and dtype"

@@ -251,6 +251,10 @@ def _no_solution(rows: list[Row]) -> bool:
     tight: dict[frozenset[tuple[Expr, int]], int] = {}
     if not _tighten(rows, tight):
         return True
+    while (solved := _solved(tight)) is not None:
+        tight = {}
+        if not _tighten(solved, tight):
+            return True
     while tight and len(tight) <= MAX_ROWS:
         count: dict[Expr, list[int]] = {}
         for terms in tight:
@@ -269,6 +273,30 @@ def _no_solution(rows: list[Row]) -> bool:
         if not _tighten([*rest, *(_join(p, n, gone) for p in above for n in below)], tight):
             return True
     return False
+
+
+def _solved(tight: Mapping[frozenset[tuple[Expr, int]], int]) -> list[Row] | None:
+    """The rows with an unknown replaced by what an equation says of it. An equation is two opposite rows, and
+    has a coefficient of 1 or -1; None if there is none. Integers lose nothing by that, and may by a join."""
+    for key, const in tight.items():
+        other = frozenset((e, -k) for e, k in key)
+        single = [(e, k) for e, k in key if abs(k) == 1]
+        if not single or tight.get(other) != -const:
+            continue
+        gone, k = min(single, key=lambda x: E.show(x[0]))
+        rows = [(dict(r), c) for r, c in tight.items() if r not in (key, other)]
+        return [_plus(r, (dict(key), const), -k * r[0].get(gone, 0)) for r in rows]
+    return None
+
+
+def _plus(r: Row, by: Row, times: int) -> Row:
+    """``r + times * by``."""
+    if not times:
+        return r
+    terms = dict(r[0])
+    for e, k in by[0].items():
+        terms[e] = terms.get(e, 0) + times * k
+    return {e: k for e, k in terms.items() if k}, r[1] + times * by[1]
 
 
 def _join(p: Row, n: Row, gone: Expr) -> Row:

@@ -28,6 +28,8 @@ from schedules.te.infeasible import impossible, interval, negation
 MAX_POINTS = 2**22
 # Points that are evaluated together.
 _BLOCK = 2**18
+# Sets of conditions under which a shared expression is looked at.
+_MOST_GUARDS = 8
 # Range of literals in index arithmetic: 64 bits.
 _LITERALS = DTYPES["int64"].range
 
@@ -172,6 +174,29 @@ def told_by_axes(e: Expr) -> bool:
             if x.op == "/" or (x.op in "+-" and product):
                 return False
     return True
+
+
+def guarded_loads(root: Expr, guards: tuple[Expr, ...] = ()) -> Iterator[tuple[Load, tuple[Expr, ...]]]:
+    """Each load of an expression, with conditions on axes that hold where it is read: those that follow from
+    selects around it, and ``guards``, which hold everywhere. What several selects share comes once for
+    each of few sets of conditions, and then under ``guards`` alone: a proof from fewer conditions is one."""
+    seen: dict[int, list[frozenset[Expr]]] = {}
+    stack = [(root, guards)]
+    while stack:
+        e, known = stack.pop()
+        before = seen.setdefault(id(e), [])
+        if len(before) == _MOST_GUARDS:
+            known = guards
+        if any(x.issubset(known) for x in before):
+            continue
+        before.append(frozenset(known))
+        if isinstance(e, Load):
+            yield e, known
+        kids = [(k, known) for k in E.children(e)]
+        if isinstance(e, Select):
+            sides = ((e.a, True), (e.b, False))
+            kids[1:] = [(x, (*known, *E.conjuncts(weaker(e.cond, holds)))) for x, holds in sides]
+        stack += kids[::-1]
 
 
 # --- the decision -----------------------------------------------------------------------------

@@ -451,8 +451,15 @@ def _identifier(name: str) -> str:
     return f"{text}_" if keyword.iskeyword(text) else text
 
 
-def parameters(fn: Callable[..., Any], n: int, label: str, first: int = 0) -> list[str]:
-    """Axis names from the parameters of ``fn``, without the ``first`` ones; ``*args`` stands for any number."""
+def parameters(
+    fn: Callable[..., Any],
+    n: int,
+    label: str,
+    first: int = 0,
+    of: tuple[str, str] = ("the shape", "the function"),
+) -> list[str]:
+    """Axis names from the parameters of ``fn``, without the ``first`` ones, which are states; ``*args``
+    stands for any number. ``of``: what has ``n`` dimensions, and what ``fn`` is."""
     names: list[str] = []
     for p in list(inspect.signature(fn).parameters.values())[first:]:
         if p.kind is p.VAR_POSITIONAL:
@@ -461,7 +468,8 @@ def parameters(fn: Callable[..., Any], n: int, label: str, first: int = 0) -> li
             names.append(_identifier(p.name))
     if len(names) != n:
         raise WorkloadError(
-            f"stage {label}: the shape has {n} dimensions but the function takes {len(names)} axes; "
-            "give it one parameter for each dimension"
+            f"stage {label}: {of[0]} has {n} dimensions but {of[1]} takes {len(names)} axes"
+            f"{f' after {first} states' if first else ''}; give it one parameter for each "
+            f"{'state, then one for each ' if first else ''}dimension"
         )
     return names

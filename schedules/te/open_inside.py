@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING
 
 from schedules import expr as E
-from schedules.expr import Const, Expr, Load, Logic, Select, Var
+from schedules.expr import Const, Expr, Load, Var
 from schedules.te.infeasible import impossible
-from schedules.te.inside import MAX_POINTS, decide, weaker
+from schedules.te.inside import MAX_POINTS, decide, guarded_loads
 from schedules.te.sizes_in_values import flaw_of_arithmetic, variable, with_sizes, without_holes
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def check_open_loads(
         spoken = not E.variables(v).union(*map(E.variables, where)).isdisjoint(sizes)
         if spoken and (wrong := flaw_of_arithmetic(v, whole)):
             raise ValueError(f"stage {s.name}: {_unmarked(wrong)}")
-        for load, guards in _loads(v, where):
+        for load, guards in guarded_loads(v, where):
             own = spoken and any(not E.variables(e).isdisjoint(sizes) for e in (*load.indices, *guards))
             for d, n in enumerate(shapes[load.buffer]):
                 asked = own or E.variables(n)
@@ -65,19 +64,6 @@ def shown(e: Expr) -> str:
 
 def _unmarked(text: str) -> str:
     return text.replace(variable(""), "")
-
-
-def _loads(e: Expr, guards: tuple[Expr, ...]) -> Iterator[tuple[Load, tuple[Expr, ...]]]:
-    """Every load of an expression, with the conditions of selects around it."""
-    if isinstance(e, Select):
-        yield from _loads(e.cond, guards)
-        yield from _loads(e.a, (*guards, e.cond))
-        yield from _loads(e.b, (*guards, Logic("not", (e.cond,))))
-        return
-    if isinstance(e, Load):
-        yield e, guards
-    for k in E.children(e):
-        yield from _loads(k, guards)
 
 
 def _of_any_data(ix: Expr) -> Expr:
@@ -102,8 +88,7 @@ def _inside(
 ) -> bool:
     """Whether an index is inside an extent at every size. ``extents``: of the axes."""
     axes, ix = dict(extents), _of_any_data(ix)
-    known = tuple(w for g in guards for w in E.conjuncts(weaker(g)))
-    spoken = E.variables(ix).union(*map(E.variables, known))
+    spoken = E.variables(ix).union(*map(E.variables, guards))
     names = spoken & axes.keys()
     sizes = spoken.union(E.variables(extent), *(E.variables(axes[v]) for v in names)) - names
     ranges = {variable(s.name): s.range for s in opened if variable(s.name) in sizes}
@@ -111,7 +96,7 @@ def _inside(
     ends = tuple(E.compare("<", Var(v), axes[v]) for v in sorted(names) if E.variables(axes[v]))
     whole = {**ranges, **{v: (0, n - 1) for v, n in longest.items()}}
     outside = (E.compare("<", ix, 0), E.compare("<=", extent, ix))
-    if all(impossible((*ends, *known, x), whole) for x in outside):
+    if all(impossible((*ends, *guards, x), whole) for x in outside):
         return True
     if len(ranges) != 1:
         return False
@@ -121,7 +106,7 @@ def _inside(
         return False
     for n in range(least, most + 1):
         here = tuple((v, int(E.evaluate(axes[v], {size: n}))) for v in sorted(names))
-        now, at_n = with_sizes(ix, {size: n}), tuple(with_sizes(k, {size: n}) for k in known)
+        now, at_n = with_sizes(ix, {size: n}), tuple(with_sizes(k, {size: n}) for k in guards)
         if decide(now, int(E.evaluate(extent, {size: n})), here, at_n) is not None:
             return False
     return True

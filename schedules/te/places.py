@@ -27,7 +27,7 @@ Choice = tuple[Expr, Expr]
 def place(dag: ComputeDAG, stage: Stage) -> Choice | None:
     """The choice of a stage that looks for an element that equals an extreme, if there must be one; else
     None."""
-    if not stage.plain or stage.reducer is None or len(stage.values) != 1 or stage.reducer.operation(0) not in ("min", "max"):
+    if not _finds_extreme(stage) or len(stage.values) != 1:
         return None
     value = stage.values[0]
     if not isinstance(value, Select):
@@ -37,6 +37,10 @@ def place(dag: ComputeDAG, stage: Stage) -> Choice | None:
     if _is_met(dag, stage, value.cond, False):
         return Logic("not", (value.cond,)), value.b
     return None
+
+
+def _finds_extreme(s: Stage) -> bool:
+    return s.plain and s.reducer is not None and s.reducer.operation(0) in ("min", "max")
 
 
 def _is_met(dag: ComputeDAG, stage: Stage, cond: Expr, truth: bool) -> bool:
@@ -57,7 +61,7 @@ def _is_extreme(dag: ComputeDAG, stage: Stage, element: Expr, extreme: Expr) -> 
     if not (isinstance(element, Load) and isinstance(extreme, Load)):
         return False
     maker = next((s for s in dag.stages if [t.name for t in s.outputs] == [extreme.buffer]), None)
-    if maker is None or not maker.plain or maker.reducer is None or maker.reducer.operation(0) not in ("min", "max"):
+    if maker is None or not _finds_extreme(maker):
         return False
     if [a.extent for a in maker.reduce_axes] != [a.extent for a in stage.reduce_axes]:
         return False

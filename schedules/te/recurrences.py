@@ -8,7 +8,7 @@ from typing import Any
 
 from schedules import expr as E
 from schedules.errors import WorkloadError
-from schedules.expr import Expr, Var
+from schedules.expr import Binary, Const, Expr, Var
 from schedules.te.dims import MAX_EXTENT
 from schedules.te.extent import written
 from schedules.te.infeasible import interval
@@ -48,7 +48,11 @@ def state(
     extents = shape_of(shape, what)
     axes = axes_of(axis, len(extents), what)
     if not (init is None or callable(init) or hasattr(init, "__float__")):
-        raise WorkloadError(f"{what}: init={init!r} is neither a number nor a function of the indices")
+        found: Any = init
+        how = f"; index it: init=lambda *at: {found.name or 'x'}[...]" if isinstance(found, Tensor) else ""
+        raise WorkloadError(f"{what}: init={init!r} is neither a number nor a function of the indices{how}")
+    if callable(init):
+        parameters(init, len(extents), what, of=("the shape", "init"))
 
     def read(t: Tensor, at: tuple[Expr, ...]) -> Expr:
         return _element(t, at, init)
@@ -112,7 +116,7 @@ def _short(
         raise WorkloadError(f"scan {label}: {len(starts)} init for {len(shapes)} states; give one for each")
     names = _names(name, len(shapes))
     wrong: Exception | None = None
-    for dtypes in _dtypes(dtype, len(shapes), shapes, starts):
+    for dtypes in _dtypes(dtype, len(shapes), shapes, starts, label):
         own = [
             state(s, d, i, axis, n, reverse) for s, d, i, n in zip(shapes, dtypes, starts, names, strict=True)
         ]
@@ -149,6 +153,7 @@ def _element(t: Tensor, at: tuple[Expr, ...], init: Init) -> Expr:
             conditions.append(E.compare("<=", 0, at[d]))
         if (not isinstance(t.shape[d], int) or hi >= t.shape[d]) and (n or t.carry.step == -1):
             conditions.append(E.compare("<", at[d], extent))
+    _check_direction(t, load)
     cond = E.all_of(*conditions)
     if cond == E.TRUE:
         return load
@@ -164,6 +169,24 @@ def _element(t: Tensor, at: tuple[Expr, ...], init: Init) -> Expr:
             f"{t!r}: init gives {E.show(start)} of dtype {E.dtype_of(start)}; use te.cast(value, {t.dtype!r})"
         )
     return select(cond, load, start)
+
+
+def _check_direction(t: Tensor, load: TensorLoad) -> None:
+    """Raise `WorkloadError` where the index along the outermost axis is that of a later step, by a number."""
+    assert t.carry is not None
+    d, step = t.carry.axes[0], t.carry.step
+    i = load.indices[d]
+    if not (
+        isinstance(i, Binary) and i.op in ("+", "-") and isinstance(i.a, IterVar) and isinstance(i.b, Const)
+    ):
+        return
+    if i.a.reduce or i.a.extent != t.shape[d] or step * (i.b.value if i.op == "+" else -i.b.value) <= 0:
+        return
+    way, turn = ("first step to the last", "with") if step == 1 else ("last step to the first", "without")
+    raise WorkloadError(
+        f"{t!r}: {E.show(load)} is of a later step, as the scan goes from the {way}; read an earlier one, or "
+        f"go the other way, {turn} reverse=True"
+    )
 
 
 def _ranges(e: Expr) -> dict[str, tuple[int, int]]:
@@ -220,7 +243,7 @@ def _names(name: str | Sequence[str] | None, n: int) -> list[str | None]:
     return [*name, *[None] * n][:n]
 
 
-def _dtypes(dtype: Any, n: int, shapes: Any, starts: Sequence[Any]) -> list[tuple[str, ...]]:
+def _dtypes(dtype: Any, n: int, shapes: Any, starts: Sequence[Any], label: str) -> list[tuple[str, ...]]:
     """The dtypes that states are tried in: those given, or what ``init`` says, or each."""
     if dtype is not None:
         each = (dtype,) * n if isinstance(dtype, str) else tuple(dtype)
@@ -229,6 +252,8 @@ def _dtypes(dtype: Any, n: int, shapes: Any, starts: Sequence[Any]) -> list[tupl
         return [each]
     said = []
     for shape, start in zip(shapes, starts, strict=True):
+        if callable(start):
+            parameters(start, len(shape), label, of=("the shape", "init"))
         v = start(*(IterVar(f"i{k}", e, False) for k, e in enumerate(shape))) if callable(start) else start
         known = isinstance(v, Expr) and E.dtype_of(v) != E.INDEX and E.loads(v)
         said.append(E.dtype_of(v) if isinstance(v, Expr) and known else None)

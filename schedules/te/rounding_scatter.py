@@ -11,7 +11,6 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from schedules import expr as E
 from schedules.dtypes import DTYPES, computed
@@ -28,7 +27,6 @@ from schedules.te.rounding_expr import (
 )
 from schedules.te.scattered import term_axes
 
-Array = NDArray[Any]
 POINTS = 2**15  # of a block, as in `rounding`
 
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from schedules import expr as E
 from schedules.errors import ScheduleError
-from schedules.expr import Const, Expr, Load, Logic, Select, Var
+from schedules.expr import Const, Expr, Load, Var
 from schedules.te.infeasible import impossible
-from schedules.te.inside import weaker
+from schedules.te.inside import guarded_loads
 from schedules.te.sizes_in_values import without_holes
 from schedules.te.very_stage import VeryStage
 
@@ -44,11 +44,6 @@ def groups(dag: ComputeDAG | Sequence[Stage]) -> tuple[tuple[int, int], ...]:
         else:
             found.append((n, last))
     return tuple(found)
-
-
-def group_of(dag: ComputeDAG | Sequence[Stage], number: int) -> range:
-    """The numbers of the stages that run together with a stage: those of its group, or itself."""
-    return next((range(a, b + 1) for a, b in groups(dag) if a <= number <= b), range(number, number + 1))
 
 
 def check_no_scan(dag: ComputeDAG) -> None:
@@ -135,7 +130,7 @@ def _late_read(group: tuple[VeryStage, ...]) -> str:
         return (
             f"stage {s.name}: it reads {E.show(load)} where it makes {own}, and that is not proved to be "
             f"made {'by then' if same else 'before'} in the order of the scan, {order}; read an earlier "
-            "step, or test in the condition of a te.select that it is one"
+            "step, or test that it is one, in the condition of a te.select or in where= of a te.reduce_axis"
         )
     return ""
 
@@ -154,12 +149,8 @@ def _distances(
     group: Sequence[VeryStage], s: Stage, load: Load, guards: tuple[Expr, ...]
 ) -> tuple[tuple[Expr, ...], tuple[Expr, ...], dict[str, tuple[int, int]]]:
     maker = next(x.stage for x in group if any(o.name == load.buffer for o in x.stage.outputs))
-    known = tuple(w for g in guards for w in E.conjuncts(weaker(g)))
-    return (
-        distances(load, s, maker),
-        known,
-        {a.var: (0, int(a.extent) - 1) for a in (*s.axes, *s.reduce_axes)},
-    )
+    ranges = {a.var: (0, int(a.extent) - 1) for a in (*s.axes, *s.reduce_axes)}
+    return distances(load, s, maker), guards, ranges
 
 
 def _own_loads(stages: Sequence[Stage]) -> Iterator[tuple[Stage, Load, tuple[Expr, ...], bool]]:
@@ -172,19 +163,6 @@ def _own_loads(stages: Sequence[Stage]) -> Iterator[tuple[Stage, Load, tuple[Exp
             for load, conds in guarded_loads(without_holes(value), guards):
                 if load.buffer in makers:
                     yield s, load, conds, makers[load.buffer] < n
-
-
-def guarded_loads(e: Expr, guards: tuple[Expr, ...] = ()) -> Iterator[tuple[Load, tuple[Expr, ...]]]:
-    """Each load of an expression, with the conditions of the selects that it is in, and ``guards``."""
-    if isinstance(e, Select):
-        yield from guarded_loads(e.cond, guards)
-        yield from guarded_loads(e.a, (*guards, e.cond))
-        yield from guarded_loads(e.b, (*guards, Logic("not", (e.cond,))))
-        return
-    if isinstance(e, Load):
-        yield e, guards
-    for k in E.children(e):
-        yield from guarded_loads(k, guards)
 
 
 def distances(e: Load, reader: Stage, maker: Stage) -> tuple[Expr, ...]:

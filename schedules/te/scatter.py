@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import isfinite
 from typing import Any
 
 from schedules import expr as E
@@ -119,12 +120,7 @@ def histogram(
     (16,)
     """
     label = f"te.histogram {name or ''}".strip()
-    if not isinstance(x, Tensor) or (weights is not None and not isinstance(weights, Tensor)):
-        raise WorkloadError(f"{label}: x and weights are tensors; got {x!r} and {weights!r}")
-    if weights is not None and weights.shape != x.shape:
-        raise WorkloadError(f"{label}: {weights!r} does not fit {x!r}; give a weight for each element")
-    if range is None and not is_integer(x.dtype):
-        raise WorkloadError(f"{label}: {x!r} has no integers; say range=(least, largest)")
+    _check_histogram(x, bins, range, weights, label)
 
     def count(*at: Any) -> Expr:
         return const(1, dtype) if weights is None else E.widen(weights[at])
@@ -132,9 +128,7 @@ def histogram(
     if range is None:
         counts: Tensor = _scatter("sum", (bins,), lambda *at: x[at], count, x.shape, None, "drop", name)
         return counts
-    low, high = map(float, range)
-    if not low < high:
-        raise WorkloadError(f"{label}: range {range} is empty; give (least, largest)")
+    low, high = _ends(range, label)
 
     def element(*at: Any) -> Expr:
         v = E.widen(x[at])
@@ -148,6 +142,36 @@ def histogram(
 
     made: Tensor = _scatter("sum", (bins,), place, count, x.shape, None, "drop", name)
     return made
+
+
+def _check_histogram(x: Tensor, bins: int, range: Any, weights: Tensor | None, label: str) -> None:
+    """Raises WorkloadError."""
+    given: tuple[Any, ...] = (x,) if weights is None else (x, weights)
+    wrong = next((t for t in given if not isinstance(t, Tensor)), x)
+    if not isinstance(wrong, Tensor):
+        shown = E.show(wrong) if isinstance(wrong, Expr) else f"a {type(wrong).__name__}"
+        raise WorkloadError(f"{label}: x and weights are whole tensors; got {shown}")
+    number: Any = bins
+    if isinstance(number, bool) or not hasattr(number, "__index__") or number < 1:
+        raise WorkloadError(f"{label}: bins={bins!r} is no number of bins; give an integer of at least 1")
+    if weights is not None and weights.shape != x.shape:
+        raise WorkloadError(f"{label}: {weights!r} does not fit {x!r}; give a weight for each element")
+    if range is None and not is_integer(x.dtype):
+        raise WorkloadError(
+            f"{label}: {x!r} has no integers, which could be bins; say range=(least, largest)"
+        )
+
+
+def _ends(range: Any, label: str) -> tuple[float, float]:
+    """The least and the largest value that are counted. Raises WorkloadError."""
+    if not isinstance(range, (tuple, list)) or len(range) != 2:
+        raise WorkloadError(f"{label}: range {range!r} is not (least, largest)")
+    low, high = map(float, range)
+    if not isfinite(high - low):
+        raise WorkloadError(f"{label}: range {range} has no width; give finite ends")
+    if not low < high:
+        raise WorkloadError(f"{label}: range {range} is empty; give (least, largest)")
+    return low, high
 
 
 def _scatter(how: str, shape: Any, index: Any, value: Any, over: Any, into: Any, mode: str, name: Any) -> Any:
@@ -172,7 +196,7 @@ def _scatter(how: str, shape: Any, index: Any, value: Any, over: Any, into: Any,
         raise WorkloadError(f"{label}: over has no extents; give those of the points, over=(n,)")
     if dims_of([*dims, *points]):
         raise WorkloadError(f"{label}: its sizes vary; scatters have fixed sizes: give numbers")
-    axes = parameters(index, len(points), label)
+    axes = parameters(index, len(points), label, of=("over", "index"))
     ivars = [IterVar(n, e, True) for n, e in zip(axes, points, strict=True)]
     at = called(index, ivars, label)
     at = tuple(_made_ahead(i, ivars, name) for i in (at if isinstance(at, (tuple, list)) else (at,)))
@@ -180,7 +204,7 @@ def _scatter(how: str, shape: Any, index: Any, value: Any, over: Any, into: Any,
         raise WorkloadError(
             f"{label}: {len(at)} indices for {len(dims)} dimensions; return one for each dimension"
         )
-    parameters(value, len(points), label)
+    parameters(value, len(points), label, of=("over", "value"))
     found = called(value, ivars, label)
     many = isinstance(found, (tuple, list))
     terms = tuple(E.widen(value_of(x, label)) for x in (found if many else (found,)))

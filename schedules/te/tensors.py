@@ -102,7 +102,8 @@ class Tensor:
         if len(items) != self.ndim:
             raise WorkloadError(
                 f"{self!r} has {self.ndim} dimensions but is indexed with {len(items)}: "
-                f"[{', '.join(map(str, items))}]; give one index a dimension"
+                f"[{', '.join(E.show(i) if isinstance(i, Expr) else str(i) for i in items)}]; give one index "
+                "for each dimension"
             )
         at = tuple(self._index(d, x) for d, x in enumerate(items))
         if self.carry is not None:
@@ -134,7 +135,9 @@ class Tensor:
     def _refuse(self, word: str) -> NoReturn:
         """Raise `WorkloadError`. ``word``: the function of `te` that was meant, if one was."""
         how = "say what an element is, as in te.compute(shape, lambda i, j: x[i, j] + y[i, j])"
-        if word:
+        if not self.ndim:
+            how = f"its one element is {self.name or 'x'}[()], in a te.compute"
+        elif word:
             last = ("k",) if word in numpys.REDUCTIONS else ()
             example = f"te.{word}({element_of(self, last)}, axis=k)" if last else element_of(self)
             how = f"te.{word} takes its elements in a te.compute, as in {example}"

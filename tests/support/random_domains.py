@@ -36,7 +36,8 @@ def random_domain(rng: Random) -> ComputeDAG:
     out = te.compute(shape, eval(f"lambda {', '.join(names)}: made({', '.join(names)})", {"made": made}), "y")
     outs = [out]
     if rng.random() < 0.3:
-        after = eval(f"lambda {', '.join(names)}: f({', '.join(names)})", {"f": lambda *at: out[at] + out[at]})
+        twice = {"f": lambda *at: out[at] + out[at]}
+        after = eval(f"lambda {', '.join(names)}: f({', '.join(names)})", twice)
         outs = [te.compute(shape, after, "z")] if rng.random() < 0.5 else [out, te.compute(shape, after, "z")]
     return te.dag([*inputs, *outs])
 

@@ -193,7 +193,13 @@ class _Function:
         """The function's instructions, without the final ``ret``."""
         self.s = Scopes(self.written(s))
         shared = self.shared
-        self.x = Stores(self.s, lambda d: shared.declares.setdefault(d), shared.features, shared.streams)
+        self.x = Stores(
+            self.s,
+            lambda d: shared.declares.setdefault(d),
+            shared.features,
+            shared.streams,
+            shared.func.scans,
+        )
         for b in self.shared.func.params:
             self.x.places[b.name] = _place(b, f"%arg.{b.name}")
         for v in self.captured:

@@ -22,7 +22,9 @@ from schedules.passes.cross_thread import identity
 
 
 class Stores(LlvmExpressions):
-    """Emits stores and prefetches into `Scopes`. ``streams``: whether code emitted now streams a buffer."""
+    """Emits stores and prefetches into `Scopes`. ``streams``: whether code emitted now streams a buffer.
+    ``scans``: whether the program has steps of a scan. Only there do masked lanes stay in registers; code of
+    others is as it was."""
 
     def __init__(
         self,
@@ -30,9 +32,11 @@ class Stores(LlvmExpressions):
         declare: Callable[[str], None],
         features: Collection[str],
         streams: Callable[[str], bool],
+        scans: bool = False,
     ) -> None:
         super().__init__(scopes, declare, features)
         self.streams = streams
+        self.scans = scans
 
     def fits_lanes(self, s: Store, var: str) -> bool:
         """Whether lanes write different elements, or reduce into one."""
@@ -89,7 +93,7 @@ class Stores(LlvmExpressions):
                 hint = ", !nontemporal !0" if whole else ""
                 self.s.do(f"store {value}, ptr {ptr}, align {whole or align}{hint}")
                 return
-            if self._in_registers(s.buffer, flat):
+            if self.scans and self._in_registers(s.buffer, flat):
                 old = self.s.emit(f"load {value.type}, ptr {ptr}, align {align}")
                 both = self.s.emit(f"select {self.mask}, {value}, {value.type} {old}")
                 self.s.do(f"store {value.type} {both}, ptr {ptr}, align {align}")
@@ -109,8 +113,8 @@ class Stores(LlvmExpressions):
             self.s.do(f"store {LLVM_TYPE[dtype]} {one}, ptr {ptr}, align {align}")
 
     def _in_registers(self, buffer: str, flat: Flat) -> bool:
-        """Whether lanes are all there and of a variable of this function, which LLVM keeps in registers unless
-        its address goes to a masked store."""
+        """Whether all lanes are elements of a variable of this function. LLVM keeps such a variable in
+        registers unless its address goes to a masked store."""
         return self.places[buffer].pointer.startswith("%local") and self._own(buffer, flat)
 
     def stored(self, s: Store) -> Value:

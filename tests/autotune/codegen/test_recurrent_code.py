@@ -1,4 +1,4 @@
-"""Steps of a recurrent layer in vectors: interpreter = compiled, for odd widths. Gradients of scans, compiled."""
+"""Steps of a recurrent layer in vectors: interpreter = compiled, for odd widths. Gradients of scans too."""
 
 from __future__ import annotations
 

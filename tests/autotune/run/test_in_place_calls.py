@@ -156,9 +156,11 @@ def test_tensors() -> None:
     [
         ({"z": "x"}, "in_place has 'z', which is no output; it is {output: input}, of y"),
         ({"y": "z"}, "in_place has 'z', which is no input; it is {output: input}, of x"),
+        (True, "in_place is True; give {output: input}, as in in_place={'y': 'x'}"),
+        ([("y", "x")], "give {output: input}, as in in_place={'y': 'x'}"),
     ],
 )
-def test_names_that_are_none(pairs: dict[str, str], message: str) -> None:
+def test_names_that_are_none(pairs: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         ahead(in_place=pairs)
 
@@ -186,3 +188,76 @@ def test_the_fastest_record_that_allows_it(tmp_path: Path) -> None:
     at.tune(program, db=db, threads=1, trials=8, seed=1, progress=None)
     tuned = at.load(program, db=db, threads=1, in_place={"y": "x"})
     assert tuned.record is not None and np.array_equal(tuned(a, out=a), want)
+
+
+def rows_ahead(n: int = 64, m: int = 33) -> list[Any]:
+    x = te.placeholder((n, m), "float32", "x")
+    return [x, te.compute((n, m), lambda i, j: x[i, j] + x[te.minimum(i + 1, n - 1), j], "y")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("before", [False, True])
+def test_a_search_for_it_finds_what_allows_it(tmp_path: Path, two_cpus: None, before: bool) -> None:
+    """Iterations of a parallel loop have no order, and are what is fastest, or all that a log has."""
+    from autotune.run.in_place import refusal
+    from kernels_db.store import Log
+
+    program, db, asked = rows_ahead(), tmp_path / "log.db", {"y": "x"}
+    if before:
+        at.tune(program, db=db, threads=2, trials=6, seed=3, progress=None)
+    found = at.tune(program, db=db, threads=2, trials=6, seed=1, progress=None, in_place=asked)
+    assert found.best is not None and found.error is None
+    with Log(db) as log:
+        records = list(log.records())
+    allowed = [r for r in records if refusal(found.workload, found.target, r.trace, asked) is None]
+    assert allowed and (before or len(allowed) == len(records))
+    assert found.best.record_id in {r.uid for r in allowed}
+    k = at.load(program, db=db, threads=2, in_place=asked)
+    a = np.random.default_rng(0).standard_normal((64, 33)).astype("float32")
+    want = k(a.copy())
+    assert np.array_equal(k(a, out=a), want)
+
+
+@pytest.mark.slow
+def test_a_first_pick_for_it(tmp_path: Path, two_cpus: None) -> None:
+    program, db, asked = rows_ahead(), tmp_path / "log.db", {"y": "x"}
+    found = at.tune(program, db=db, threads=2, trials=0, progress=None, in_place=asked)
+    assert found.best is not None
+    at.load(program, db=db, threads=2, in_place=asked)
+    other = tmp_path / "other.db"
+    with pytest.warns(UserWarning, match="no tuned schedule allows it"):
+        k = at.load(program, db=other, threads=2, in_place=asked, fallback=True)
+    a = np.random.default_rng(0).standard_normal((64, 33)).astype("float32")
+    want = k(a.copy())
+    assert np.array_equal(k(a, out=a), want)
+
+
+@pytest.mark.slow
+def test_a_search_for_what_no_schedule_allows(tmp_path: Path) -> None:
+    x = te.placeholder((N,), "float64", "x")
+    y = te.compute((N,), lambda i: x[i] + x[te.maximum(i - 1, 0)] + x[te.minimum(i + 1, N - 1)], "y")
+    found = at.tune([x, y], db=tmp_path / "log.db", threads=1, budget_s=6, progress=None, in_place={"y": "x"})
+    assert found.best is None and found.measured == 0
+    assert found.error is not None and "is written before" in found.error
+    assert "no schedule that was looked at allows in_place={'y': 'x'}" in found.error
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "message"),
+    [
+        ({"in_place": {"z": "x"}}, ArgumentError, "in_place has 'z', which is no output"),
+        ({"in_place": "y=x"}, at.SettingsError, r"in_place is 'y=x'; it must be \{output: input\}, of names"),
+        ({"in_place": {"y": "x"}, "target": "cuda-emulator"}, ArgumentError, "arrays that are apart"),
+        ({"in_place": {"y": "x"}, "constant_weights": ["x"]}, ArgumentError, "'x' is known ahead"),
+    ],
+)
+def test_what_a_search_cannot_be_asked(tmp_path: Path, more: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        at.tune(rows_ahead(4, 5), db=tmp_path / "log.db", trials=1, progress=None, **{"threads": 1, **more})
+
+
+@pytest.mark.parametrize("call", [at.tune, at.load])
+def test_sizes_that_vary_are_refused(tmp_path: Path, call: Any) -> None:
+    more = {"progress": None, "trials": 1} if call is at.tune else {}
+    with pytest.raises(ArgumentError, match="in_place is of one size"):
+        call("softmax", m=at.dim(1, 9, open=False), n=4, db=tmp_path / "log.db", in_place={"y": "x"}, **more)

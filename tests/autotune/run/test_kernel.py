@@ -179,6 +179,7 @@ WRONG = {
     "bytes out": (lambda a, b, c: ((a, b), memoryview(frozen(c))), "read-only"),
     "in place": (lambda a, b, c: ((a, b), b), "output 'c' shares memory with input 'b'"),
     "overlap": (lambda a, b, c: ((c2 := np.zeros((8, 5), "f4"))[:7], b) and ((c2[:7], b), c2[1:]), "'a'"),
+    "list of one": (lambda a, b, c: ((a, b), [c]), "output 'c' is a list, .*buffer: give the array itself"),
     "list": (lambda a, b, c: ((a.tolist(), b), c), "'a' is a list, which offers neither.*give a numpy array"),
     "number": (lambda a, b, c: ((a, 3.0), c), "'b' is a float"),
     "bad out": (lambda a, b, c: ((a, b), "c"), "output 'c' is a str"),

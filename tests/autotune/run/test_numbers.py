@@ -32,6 +32,15 @@ def kernel(request: pytest.FixtureRequest) -> at.Kernel:
     return scaled(request.param)
 
 
+@pytest.mark.parametrize("wrong", ["3", None, 3j, [3.0]])
+def test_what_is_no_number_is_told_that_one_does(kernel: at.Kernel, wrong: Any) -> None:
+    x = np.arange(5).astype(kernel.parameters[0][0].dtype)
+    with pytest.raises(
+        ArgumentError, match="^input 's' is a .* buffer: give a number, or a numpy array of no"
+    ):
+        kernel(x, wrong)
+
+
 def test_a_number_is_as_good_as_an_array(kernel: at.Kernel) -> None:
     dtype = kernel.parameters[0][0].dtype
     x = np.arange(5).astype(dtype)

@@ -289,7 +289,15 @@ WRONG = {
     "no kernel": (lambda: at.repeat(print, 3), "not a builtin_function_or_method"),  # type: ignore[arg-type]
     "list": (lambda: at.repeat([3], 3), "not a int"),  # type: ignore[list-item]
     "name": (lambda: at.repeat(blur(), 3, swap=[("c", "a")]), "swap has 'c', which no kernel has"),
-    "turned": (lambda: at.repeat(blur(), 3, swap=[("a", "b")]), "'b' is no input of a step"),
+    "turned": (
+        lambda: at.repeat(blur(), 3, swap=[("a", "b")]),
+        r"'b' is no input of a step; give \(what a step writes, .*\); turn them round",
+    ),
+    "one pair": (
+        lambda: at.repeat(blur(), 3, swap=("b", "a")),
+        r"swap is \('b', 'a'\); give a list of pairs",
+    ),  # type: ignore[arg-type]
+    "a dict": (lambda: at.repeat(blur(), 3, swap={"b": "a"}), "give a list of pairs"),  # type: ignore[arg-type]
     "shapes": (
         lambda: at.repeat(wave(), 3, swap=[("next", "c")]),
         r"one is float64\[21\] and the other float64\[\]",

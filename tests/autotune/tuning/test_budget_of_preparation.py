@@ -23,6 +23,7 @@ from autotune.tuning.options import TuneOptions
 from autotune.tuning.site import Here
 from kernels_db import Log
 from schedules import ops
+from schedules.errors import ScheduleError
 from schedules.model import Target, Trace
 from schedules.space import derive
 from schedules.space.sketch_builder import SketchBuilder, enumerate_drafts
@@ -134,10 +135,37 @@ def test_after_the_budget_a_kernel_comes_before_the_limit_of_the_machine(
 
 
 def test_a_space_that_is_cut_off_begins_as_the_whole_one() -> None:
-    left = iter((False, False, True))
-    some = derive(WORKLOAD.dag, TARGET, enough=lambda: next(left))
     every = derive(WORKLOAD.dag, TARGET)
-    assert len(some.sketches) == 3 and every.sketches[:3] == some.sketches
+    found = set()
+    for questions in range(0, 400, 20):
+        left = iter([False] * questions)
+        some = derive(WORKLOAD.dag, TARGET, enough=lambda left=left: next(left, True))
+        found.add(len(some.sketches))
+        assert some.sketches and every.sketches[: len(some.sketches)] == some.sketches
+    assert len(found) > 2
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_sketch_under_way_ends_with_its_time(refused: bool) -> None:
+    """All but the first: without one there is no space. Combinations that are refused take time too."""
+    now, steps = 0, list[int]()
+
+    def rules(d: SketchBuilder) -> None:
+        nonlocal now
+        steps.append(0)
+        way = d.choose("way", [str(n) for n in range(9)])
+        for _ in range(100):
+            now += 1
+            d.block(d.s.blocks()[0])
+            steps[-1] += 1
+        if refused and way != "0":
+            raise ScheduleError("not this way")
+
+    drafts = enumerate_drafts(WORKLOAD.dag, TARGET, rules, enough=lambda: now > 250)
+    assert steps == [100, 100, 50] and len(drafts) == (1 if refused else 2)
+    now, steps[:] = 251, []
+    assert len(enumerate_drafts(WORKLOAD.dag, TARGET, rules, enough=lambda: now > 250)) == 1
+    assert steps == [100]
 
 
 def test_a_reference_that_takes_longer_than_planned_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ def test_a_region_that_is_clipped_there_is_found(monkeypatch: pytest.MonkeyPatch
     def as_if_positive(base: te.Expr) -> bool:
         return False
 
-    monkeypatch.setattr(regions, "_may_be_negative", as_if_positive)
+    monkeypatch.setattr(regions, "may_be_negative", as_if_positive)
     dag = last_rows(dim(1, 13, "n", open=True))
     s = Schedule(dag.largest)
     s.compute_at("p", "y_b")

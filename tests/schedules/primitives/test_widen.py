@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 
 from schedules import expr as E
 from schedules import te
-from schedules.dtypes import DTYPES, NUMBERS, computed, holds, is_float
+from schedules.dtypes import DTYPES, NUMBERS, computed, holds, is_float, is_storage
 from schedules.errors import ScheduleError
+from schedules.expr import Cast
 from schedules.ir.nest import find_block
 from schedules.model import Trace
 from schedules.schedule import Schedule
@@ -97,6 +99,26 @@ def test_padding_that_is_read_as_it_is_too(pair: tuple[str, str], seed: int) -> 
     s = Schedule(padded(old))
     s.widen("P", new)
     check(s, seed)
+
+
+@pytest.mark.parametrize(("old", "new"), PAIRS)
+def test_casts_go_by_way_of_what_a_dtype_is_computed_with(old: str, new: str) -> None:
+    """Generators know the casts between a dtype of storage and the one that it is computed with only."""
+    s = Schedule(padded(old))
+    s.widen("P", new)
+    for b in map(partial(find_block, s.nest), s.blocks()):
+        for e in (x for v in b.values for x in E.walk(v) if isinstance(x, Cast)):
+            was = E.dtype_of(e.a)
+            assert not is_storage(e.dtype) or was == computed(e.dtype), E.show(e)
+            assert not is_storage(was) or e.dtype == computed(was), E.show(e)
+
+
+@pytest.mark.parametrize("old", ("float8_e5m2", "float16"))
+def test_small_floats_that_are_kept_as_float64_compile(old: str) -> None:
+    s = Schedule(padded(old))
+    s.widen("P", "float64")
+    data = numbers(s.dag, 0)
+    check_compiled(s.dag, s.trace, host(), data, expected(s.dag, data))
 
 
 def test_all_values_of_small_dtypes_come_back() -> None:

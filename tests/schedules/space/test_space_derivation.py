@@ -27,6 +27,7 @@ from autotune.codegen.llvm.compile import load_object
 from schedules import ops, te
 from schedules.errors import ScheduleError
 from schedules.ir import Alloc, Loop, const, interp, walk
+from schedules.ir.nest import loops_of
 from schedules.ir.printer import show
 from schedules.model import Trace
 from schedules.passes.lower import lower
@@ -320,6 +321,41 @@ def test_few_channels_let_columns_of_a_padded_copy_fill_the_vectors(threads: int
     # enough channels fill vectors themselves
     many = derive(ops.workload("conv2d", params | {"co": 32}).dag, host(threads))
     assert not any(".lanes=" in name for name in many.sketches)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("channels", "depth"), [(2, 3), (5, 3), (8, 3), (8, 24)])
+def test_few_channels_let_columns_of_an_argument_fill_the_vectors(
+    channels: int, depth: int, dtype: str
+) -> None:
+    """Channels are last and fewer than lanes. The image is copied with its columns last. A tile has all
+    channels, and is stored by them. Long sums may be done in parts."""
+    x, w = te.placeholder((2, 5, 38, depth), dtype, "x"), te.placeholder((3, 4, depth, channels), dtype, "w")
+    u, v, c = (te.reduce_axis(n) for n in (3, 4, depth))
+    y = te.compute(
+        (2, 3, 35, channels),
+        lambda n, i, j, k: te.sum(x[n, i + u, j + v, c] * w[u, v, c, k], axis=(u, v, c)),
+        "y",
+    )
+    dag = te.dag([x, w, te.compute(y.shape, lambda *i: y[i] + 1.0, "z")])
+    space = derive(dag, host(1))
+    lanes = space.target.limit("vector_bytes") // (4 if dtype == "float32" else 8)
+    turned = [n for n, name in enumerate(space.sketches) if ".lanes=" in name]
+    assert bool(turned) == (channels < lanes and 35 >= 2 * lanes)
+    inputs = [(np.arange(np.prod(t.shape)) % 7 - 3).reshape(t.shape).astype(dtype) for t in dag.inputs]
+    (want,) = te.evaluate(dag, inputs)
+    for n in turned:
+        rows = space.sample(n, 64, np.random.default_rng(n))
+        for row in rows[space.valid(n, rows)][:2]:
+            s = Schedule.replay(space.dag, space.trace(n, row), space.target)
+            copy = next(b for b in s.nest.buffers if b.name == "x_global")
+            assert const(copy.shape[-1]) == 38
+            last = loops_of(s.nest, "z")[-1]
+            assert "k=blocks" in space.sketches[n] or (last.kind, const(last.extent)) == (
+                "vectorize",
+                channels,
+            )
+            np.testing.assert_array_equal(at.build(s, target=space.target)(*inputs), want)
 
 
 def test_scores_of_attention_are_kept_a_block_of_rows_at_a_time() -> None:

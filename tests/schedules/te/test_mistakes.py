@@ -21,6 +21,7 @@ from schedules.functions import FUNCTIONS
 
 X, Q = te.placeholder((4, 4), "float64", "X"), te.reduce_axis(4, "q")
 F, K, U = (te.placeholder((4,), t, n) for t, n in (("float32", "F"), ("int32", "K"), ("uint8", "U")))
+A = te.placeholder((), "float32", "a")
 WHOLE_BODY = "te.sum over q must be the whole body of a te.compute: give it a stage of its own"
 NO_ARRAY = r"tensor X\[4, 4\] float64 is no array .* te.compute"
 
@@ -47,6 +48,11 @@ IN_A_STAGE: list[tuple[Callable[[Any], Any], str]] = [
     (lambda i: np.add.reduce(F[i]), "stage y: add of an expression"),
     (lambda i: F[i].exp(), "stage y: exp of an expression; .*: take te.exp$"),
     (lambda i: F[i].astype("int32"), "stage y: astype of an expression; .*: take te.cast$"),
+    (lambda i: A * F[i], r"tensor a\[\] float32 is no array .*: its one element is a\[\(\)\]"),
+    (lambda i: X[i + 1], r"has 2 dimensions but is indexed with 1: \[i \+ 1\]; give one index for each"),
+    (lambda i: F[i] + te.cast(F[i], "float64"), r"different dtypes, float32 .*te.cast\(x, 'float64'\)"),
+    (lambda i: F[i] + K[i], r"different dtypes, float32 and int32; .*te.cast\(x, 'float32'\)"),
+    (lambda i: K[i] * F[i], r"different dtypes, int32 and float32; .*te.cast\(x, 'float32'\)"),
     (lambda i: math.sin(F[i]), "stage y: .*real number.*: take te.exp, te.maximum"),
     (lambda i: int(F[i]), "stage y: .*real number.*: take te.exp, te.maximum, te.cast"),
     (lambda i: F[i] * np.ones(4), r"stage y: an array of shape \(4,\) .*: make it an input and index it$"),

@@ -260,6 +260,30 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: te.scan([(3,), (4,)], lambda a, b, t: (a[t - 1], b[t - 1]), init=0.0),
         "make each with te.state",
     ),
+    "a later step": (
+        lambda: te.scan((3,), lambda y, t: y[t + 1] + 1.0, init=0.0, name="y"),
+        r"y\[t \+ 1\] is of a later step, as the scan goes from the first .* other way, with reverse=True",
+    ),
+    "a later step of a scan backwards": (
+        lambda: te.scan((3,), lambda y, t: y[t - 1] + 1.0, init=0.0, reverse=True),
+        r"is of a later step, as the scan goes from the last .* other way, without reverse=True",
+    ),
+    "a function without states": (
+        lambda: te.scan((3, 2), lambda t, i: 1.0, init=0.0),
+        "takes 1 axes after 1 states; give it one parameter for each state, then one for each dimension",
+    ),
+    "parameters of init": (
+        lambda: te.scan((3, 2), lambda y, t, i: y[t - 1, i], init=lambda i: 0.0, name="y"),
+        "stage y: the shape has 2 dimensions but init takes 1 axes",
+    ),
+    "parameters of a state's init": (
+        lambda: te.state((3, 2), init=lambda i: 0.0, name="h"),
+        "the shape has 2 dimensions but init takes 1 axes",
+    ),
+    "init is a tensor": (
+        lambda: te.state((3,), init=te.placeholder((3,), name="s")),
+        r"is neither a number nor a function of the indices; index it: init=lambda \*at: s",
+    ),
     "no block": (lambda: te.cumsum(te.placeholder((3,)), block=0), "block=0 is no number of elements"),
     "cumsum of numbers": (lambda: te.cumsum(3), "te.cumsum takes a tensor, got 3"),
 }
@@ -270,6 +294,11 @@ def test_refused(name: str) -> None:
     make, message = REFUSED[name]
     with pytest.raises(WorkloadError, match=message):
         make()
+
+
+def test_a_read_that_is_not_proved_names_both_remedies() -> None:
+    with pytest.raises(WorkloadError, match="condition of a te.select or in where= of a te.reduce_axis"):
+        te.dag([te.scan((3,), lambda y, t: y[t] + 1.0, init=0.0)])
 
 
 def test_states_are_stored_once_and_as_they_are() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -137,7 +138,20 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "start": (lambda: add(into=Y), "into is tensor y.4. int32, and values are float32; convert one"),
     "start's shape": (lambda: add(into=X), r"into is tensor x\[9\].*give one of that shape"),
     "scalar": (lambda: te.scatter_add((), lambda n: (), val, 9), "has one place; reduce instead"),
-    "histogram of floats": (lambda: te.histogram(X, 4), r"has no integers; say range=\(least, largest\)"),
+    "histogram of floats": (lambda: te.histogram(X, 4), r"no integers, which could be bins; say range="),
+    "no bins": (lambda: te.histogram(X, 0, (0.0, 1.0)), "te.histogram: bins=0 is no number of bins"),
+    "edges": (lambda: te.histogram(X, [0, 1], (0, 1)), r"bins=\[0, 1\] is no number of bins"),  # type: ignore[arg-type]
+    "one end": (lambda: te.histogram(X, 4, 3), r"range 3 is not \(least, largest\)"),  # type: ignore[arg-type]
+    "no width": (lambda: te.histogram(X, 4, (0.0, math.inf)), "has no width; give finite ends"),
+    "an element": (lambda: te.histogram(X[0], 4, (0.0, 1.0)), r"are whole tensors; got x\[0\]$"),  # type: ignore[arg-type]
+    "index's points": (
+        lambda: te.scatter_add((4,), lambda n, d: n, val, 9),
+        "over has 1 dimensions but index takes 2 axes",
+    ),
+    "value's points": (
+        lambda: te.scatter_add((4,), at, lambda n, d: X[n], 9),
+        "over has 1 dimensions but value takes 2 axes",
+    ),
     "empty range": (lambda: te.histogram(X, 4, (1.0, 1.0)), "is empty; give .least, largest."),
     "weights": (lambda: te.histogram(X, 4, (0.0, 1.0), Y), "does not fit tensor x.9.*a weight for each"),
     "outside": (lambda: te.scatter_add((4,), at, lambda n: X[n + 1], 9), "index 0 of x.* is 9 at n=8"),

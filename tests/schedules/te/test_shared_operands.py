@@ -18,16 +18,19 @@ from schedules.errors import WorkloadError
 from schedules.expr import Const, Expr, Load, Var
 from schedules.te import node_order
 from schedules.te.compute_dag import ComputeDAG
+from schedules.te.dims import dim
 from schedules.te.evaluator import BlockEvaluator, parts_of_value
 from schedules.te.flops import count_flops
+from schedules.te.inside import guarded_loads
 from schedules.te.node_order import steps_of
 from schedules.te.rounding import evaluate_with_bounds
+from schedules.te.scans import own_reads
 
 N = 24
 
 
 def nested(levels: int) -> tuple[ComputeDAG, Expr]:
-    """Selects of selects, each of which reads the one before three times: ``3 ** levels`` leaves as a tree."""
+    """Selects of selects. Each reads the one before three times: ``3 ** levels`` leaves as a tree."""
     a, b = te.placeholder((N,), "float64", "a"), te.placeholder((N,), "float64", "b")
 
     def value(i: te.Expr) -> te.Expr:
@@ -87,6 +90,41 @@ def test_checks_and_rewrites_visit_a_shared_node_once() -> None:
     again = ComputeDAG.from_json(dag.to_json())
     assert again == dag and len(E.distinct(again.stages[0].values[0])) <= nodes
     assert count_flops(dag) == N * (1 + 8 + 8)  # x / 2, x + 1, abs; not those of conditions
+
+
+def test_a_variable_gives_way_to_a_size_of_its_name() -> None:
+    i, n = Var("i"), dim(1, 9, "n", open=True)
+    for old, new in ((Var("n"), n), (n, Var("n"))):
+        assert E.substitute(old * 2 + i, {"n": new}) == new * 2 + i
+    whole = Var("n") * 2 + i
+    assert E.substitute(whole, {"n": Var("n"), "i": Var("i")}) is whole
+
+
+@pytest.mark.parametrize(("told", "most"), [(False, 1), (True, 9)], ids=("data", "axes"))
+def test_a_read_of_a_scan_is_proved_for_few_of_the_ways_to_it(told: bool, most: int) -> None:
+    """Selects by data tell nothing. Of those by axes few conditions are taken, and then none."""
+    a = te.placeholder((N, 4), "float32", "a")
+
+    def step(y: te.Tensor, t: te.Expr, i: te.Expr) -> te.Expr:
+        x = y[t - 1, i] + 0.0 * a[t, i]
+        for k in range(10):
+            x = te.select(i + t > k if told else a[t, i] > float(k), x, x + 1.0)
+        return x
+
+    dag = te.dag([a, te.scan((N, 4), step, init=lambda t, i: 0.0, name="y")])
+    assert len(list(own_reads(dag.stages))) <= most
+    (y,) = te.evaluate(dag, [np.full((N, 4), 9.0, "float32")])
+    t, i = np.mgrid[:N, :4]
+    assert np.array_equal(y, np.cumsum(np.maximum(10 - i - t, 0) if told else np.ones((N, 4)), 0))
+
+
+def test_conditions_of_selects_that_tell_where_a_load_reads_stand_beside_it() -> None:
+    i, j, x = Var("i"), Var("j"), Load("x", (), "float32")
+    load = Load("a", (i,), "float32")
+    e = E.select(E.all_of(i < 3, x < 1.0), load, E.select(j < 2, load, E.binary("+", load, x)))
+    told = [known for at, known in guarded_loads(e, (j < 5,)) if at is load]
+    assert told == [(j < 5, i < 3), (j < 5, j < 2), (j < 5, E.compare("<=", 2, j))]
+    assert [known for at, known in guarded_loads(E.binary("+", load, e)) if at is load] == [()]
 
 
 def test_what_a_file_states_twice_is_one_node_unless_it_is_another_literal() -> None:

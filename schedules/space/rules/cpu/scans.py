@@ -3,6 +3,8 @@
 A scan of one stage that reads its own points only, as most linear recurrences do, has its other axes in
 tiles *outside* of the steps: tiles are independent, so threads share them, and the states of a tile stay in
 registers. Readers of the history are computed in the step that makes it, so that it need not be kept.
+Where memory goes on along the steps, as in blocks of a long scan, a tile of as many steps as vectors have
+lanes is read and written by rows, and turned in registers.
 
 Where a step reads all of the step before, as a recurrent layer does, the steps are outermost, and the stages
 of a step follow each other in vectors.
@@ -76,9 +78,14 @@ def _schedule_tiles(d: SketchBuilder, s: Stage) -> None:
     others = [v for v in spatial(b) if v not in scanned]
     made = [w.buffer for w in b.writes]
     users = _readers_in_step(d, b)
+    summed = {v for u in users for v in _reduced_along(u, made, spatial(b))}
+    w = d.lanes_of(d.dtype(b))
+    turned = [v for v in others if v not in summed and _is_turned(d, b, v, scanned[-1], w)]
+    if turned:
+        _schedule_turned(d, s, turned[-1], [u.name for u in users])
+        return
     lanes_of = [v for v in others if n[v] > 1 and _may_be_lanes(d, b, v)]
     lanes = d.choose(f"{name}.lanes", tuple(reversed(lanes_of))) if lanes_of else ""
-    summed = {v for u in users for v in _reduced_along(u, made, spatial(b))}
     kept = d.choose(f"{name}.in", ("registers", "memory")) if any(w in d.s.nest.params for w in made) else ""
     copy = d.s.cache_write(name, "local") if kept == "registers" else ""
     outer, inner = list[str](), list[str]()
@@ -86,7 +93,6 @@ def _schedule_tiles(d: SketchBuilder, s: Stage) -> None:
         if v in summed and v != lanes:
             inner.append(loop[v])  # whole, as readers in the step sum over it
         elif v == lanes:
-            w = d.lanes_of(d.dtype(b))
             if v in summed:
                 if n[v] > MOST_UNROLLED:
                     raise ScheduleError(f"readers sum over {v}, which has more points than vectors hold")
@@ -163,6 +169,51 @@ def _may_be_lanes(d: SketchBuilder, b: Block, axis: str) -> bool:
     if made:
         return all(axis in unit_stride_vars(d.s.nest, x) for x in made)
     return any(axis in unit_stride_vars(d.s.nest, x) for x in operands(b))
+
+
+def _is_turned(d: SketchBuilder, b: Block, axis: str, step: str, w: int) -> bool:
+    """Whether what a step reads at each point of an axis, and what is returned, goes on in memory along the
+    steps, and both are as long as tiles of ``w`` lanes."""
+    n = extents(b)
+    if n[axis] < w or n[step] == 0 or n[step] % w:
+        return False
+    made = [Load(x.buffer, x.indices, "float32") for x in b.writes]
+    own = {x.buffer for x in b.writes}
+    given = [x for x in operands(b) if x.buffer not in own and depends(x, axis) and depends(x, step)]
+    if any(x.buffer in d.s.nest.params for x in made):
+        given += made
+    return bool(given) and all(step in unit_stride_vars(d.s.nest, x) and not is_gathered(x) for x in given)
+
+
+def _schedule_turned(d: SketchBuilder, s: Stage, lanes: str, users: Sequence[str]) -> None:
+    """Tiles of as many steps as there are lanes along an axis, read and written by rows. Several of them take
+    turns, as each step waits for the one before."""
+    name, b = s.name, d.block(s.name)
+    loop, n, w = _loops_of(d, b), extents(b), d.lanes_of(d.dtype(b))
+    scanned = [v for v, _ in s.scan]
+    outer = [loop[v] for v in spatial(b) if v not in scanned and v != lanes]
+    returned = any(x.buffer in d.s.nest.params for x in b.writes)
+    readers = [d.s.cache_write(name, "local")] if returned else users
+    # lanes of a step are computed once, as later steps take the place of earlier ones in memory
+    tiles = [k for k in VECTORS if k == 1 or n[lanes] % (w * k) == 0]
+    tail = "guard" if readers else "shift"
+    tile, row, lane = d.s.split(loop[lanes], (None, d.choice(f"{name}.rows", tiles), w), tail)
+    *steps, last = (loop[v] for v in scanned)
+    step, column = d.s.split(last, (None, w))
+    in_order(d, name, [*outer, tile, *steps, step, row, column, lane])
+    if not returned:
+        lanes_last(d, name, lanes)
+    for reader in readers:
+        d.s.reverse_compute_at(reader, step)
+        d.done.add(reader)
+        schedule_in_step(d, reader, step, lanes=True)
+        d.s.unroll(d.loops(reader)[-2].var)
+    d.s.unroll(row)
+    d.s.unroll(column)
+    d.s.vectorize(lane)
+    d.s.partition(step)
+    d.parallel(*outer, tile)
+    d.done.add(name)
 
 
 def _readers_in_step(d: SketchBuilder, b: Block) -> list[Block]:

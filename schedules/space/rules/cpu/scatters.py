@@ -91,8 +91,8 @@ def _makers(d: SketchBuilder, name: str) -> list[str]:
     asked = {x.buffer for e in (*places_of(b), *b.where) for x in E.loads(e)}
     out = []
     for n in sorted(asked - set(d.s.nest.params)):
-        made, users = writers(d.s.nest, n), readers(d.s.nest, n)
-        if len(made) == 1 and is_map(made[0]) and len(made[0].writes) == 1 and [u.name for u in users] == [name]:
+        made, users = writers(d.s.nest, n), [u.name for u in readers(d.s.nest, n)]
+        if len(made) == 1 and is_map(made[0]) and len(made[0].writes) == 1 and users == [name]:
             out.append(made[0].name)
     return out
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Container
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from schedules import affine
 from schedules import expr as E
@@ -96,60 +96,58 @@ def schedule_tiled(d: SketchBuilder, producer: str, consumer: str, *, widens: bo
     contiguous = vector_axis(c) or v
     along = contiguous if contiguous != v and n[contiguous] >= SHORT_VECTORS * w else ""
     packed = packed_read(d, p, names[v])
-    across = ""  # a short axis in which results are contiguous, if lanes go along another one
-    if contiguous != v and n[contiguous] < w and packed is None:
-        across = contiguous
-    ways = ("root",) if along else pack_options(d, packed, names[v])
+    # a short axis in which results are contiguous, if lanes go along another one
+    across = contiguous if contiguous != v and n[contiguous] < w and packed is None else ""
     streamed = v == vector_axis(c) and is_streamed(d, p)
-    if streamed:
-        ways = ("none",)
-    elif (producer, names[v]) in d.open and "none" not in ways:
-        ways = ("turned",)
     turned = _turned(d, p, names[v], names[across], arguments=True) if across else None
-    if turned is not None:
-        packed, ways = turned[0], ("turned",)
+    packed = turned[0] if turned else packed
+    ways = ("turned",) if turned else ("none",) if streamed else _pack_ways(d, p, packed, names[v], along)
     mode = d.choose(f"{producer}.pack", ways) if packed is not None else "none"
     widens = widens and mode != "none" and d.choose(f"{producer}.copies", ("", "wide")) == "wide"
     lanes = lane_widths(n[v], w)
     vec = d.choice(f"{producer}.vec", lanes)
     pack_name, panel = "", 0
-    if mode == "turned":
-        assert packed is not None
+    if mode == "turned" and packed is not None:
         pack_name = copy_read(d, producer, packed)
-    elif mode != "none":
-        assert packed is not None
+    elif mode != "none" and packed is not None:
         pack_name, panel = pack_operand(d, producer, packed, names[v], vec)
         if widens:
             widen(d, producer, pack_name)
     rows_on = _row_axes(p, names, axes, v, n)
-    if across not in rows_on or n[across] > MAX_ROWS or is_chosen_along(p, names[across]):
-        across = ""
     counts = {x: ROWS_OF_SQUARES if x == along else _row_counts(p, names[x], n[x]) for x in rows_on}
-    counts |= {across: [n[across]]} if across else {}
+    squares = across if across in rows_on and _fits_whole(p, names[across], n[across]) else ""
+    counts |= {squares: [n[across]]} if squares else {}
     tile = {x: d.choice(f"{producer}.{x}", sizes) for x, sizes in counts.items()} | {v: vec}
     guarded = frozenset({v} if mode not in ("none", "turned") or n[v] < max(lanes) else ())
-    plan = Tiling(producer, consumer, v, names, {x: n[x] for x in axes}, tile, along or across, guarded)
+    plan = Tiling(producer, consumer, v, names, {x: n[x] for x in axes}, tile, along, guarded)
     place = ""  # where a copy is made that is not made before
-    if along or (
-        not streamed
-        and _blocks_reduction(p, mode)
-        and d.choose(f"{producer}.k", ("whole", "blocks")) == "blocks"
-    ):
+    parts = not streamed and _blocks_reduction(p, mode)
+    if along or (parts and d.choose(f"{producer}.k", ("whole", "blocks")) == "blocks"):
         outer, place = _block_for_caches(d, plan)
     else:
-        outer = tile_for_registers(d, plan)
+        outer = tile_for_registers(d, replace(plan, along=squares))
     tiles = d.fused(outer)
     place_producers(d, producer, tiles, [pack_name], steady)
     if mode == "at":
         d.s.compute_at(pack_name, place or tiles)
     if mode == "turned" and packed is not None:
-        at = packed.indices.index(Var(names[v])) if turned is None else turned[1]
-        schedule_turned(d, pack_name, at)
+        schedule_turned(d, pack_name, turned[1] if turned else packed.indices.index(Var(names[v])))
     elif pack_name:
         schedule_packing(d, pack_name, panel, parallel=mode == "root")
     if widens:
         widen(d, producer)
     d.parallel(tiles)
+
+
+def _pack_ways(d: SketchBuilder, p: Block, x: Load | None, v: str, along: str) -> tuple[str, ...]:
+    """How an operand may be packed. ``along``: as of `Tiling`."""
+    ways = ("root",) if along else pack_options(d, x, v)
+    return ("turned",) if (p.name, v) in d.open and "none" not in ways else ways
+
+
+def _fits_whole(p: Block, axis: str, n: int) -> bool:
+    """Whether a register tile may have all ``n`` points of an axis."""
+    return n <= MAX_ROWS and not is_chosen_along(p, axis)
 
 
 def _lane_axis(d: SketchBuilder, p: Block, c: Block, names: dict[str, str]) -> str:
@@ -197,7 +195,9 @@ def _turned(
 ) -> tuple[Load, int] | None:
     """(load, dimension) of a padded copy that ``p`` reads and that could be stored with axis ``a`` innermost:
     it moves by one with ``a`` and does not depend on ``v``. None if there is none. ``arguments``: of an
-    argument instead, which could be copied so."""
+    argument instead, which could be copied so, if no padding guards it."""
+    if arguments and _is_guarded(p):
+        return None
     for x in operands(p):
         if (x.buffer in d.s.nest.params) != arguments or depends(x, v) or is_gathered(x):
             continue
@@ -369,9 +369,14 @@ def _arrange(
 
 def _blocks_reduction(p: Block, mode: str) -> bool:
     """Whether the reduction is long enough for parts, and unguarded. ``mode``: where an operand is packed."""
-    if any(isinstance(x, Select) for e in p.values for x in E.walk(e)):
+    if _is_guarded(p):
         return False
     return _has_parts(p, BLOCK_PACKED if mode == "root" else BLOCK_REDUCTION)
+
+
+def _is_guarded(p: Block) -> bool:
+    """Whether a sum leaves out terms, as of padding that is not copied."""
+    return any(isinstance(x, Select) for e in p.values for x in E.walk(e))
 
 
 def _has_parts(p: Block, least: int) -> bool:

@@ -4,27 +4,32 @@ All pairs of a store to the output and a load from the input are looked at. A pa
 store may come first, and both may be at one address. What comes first is told by the loops around both: in
 the outermost one whose iterations differ, the earlier iteration comes first. Iterations of a parallel loop
 have no order. Lanes of a vector have the order of their loop around a single store, which loads before it
-stores, and none otherwise. Everything else becomes a `System`, which must be empty.
+stores, and none otherwise. Conditions tell what holds where both are at one address; they must be proved
+impossible together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from schedules import affine
 from schedules import expr as E
 from schedules.errors import ScheduleError
-from schedules.expr import Binary, Compare, Expr, Load, Logic, Select, Var
-from schedules.in_place.system import Sum, System, plus
+from schedules.expr import Expr, Var
 from schedules.ir import Guard, Intrinsic, Loop, LoweredFunc, Seq, Stmt, Store, const, kids, size_ranges
 from schedules.ir.exprs import expressions
 from schedules.ir.nodes import Buffer
 from schedules.ir.strides import known_extents, known_strides
+from schedules.loads import with_loads
 from schedules.model import LINE
+from schedules.te.infeasible import impossible
+from schedules.te.inside import guarded_loads
 
 # Pairs of accesses at most: more take seconds.
 MOST_PAIRS = 20_000
+# Iterations of a loop whose extent is no number, and how its variable is called around the load.
+_MOST, _OTHER = 2**40, "'"
 
 
 @dataclass(frozen=True)
@@ -114,7 +119,7 @@ def _accesses(
 ) -> Iterator[tuple[bool, _Access]]:
     """(whether it writes, access) of a statement."""
     for e in expressions(s):
-        for load, conditions in _loads(e, when):
+        for load, conditions in guarded_loads(e, when):
             here = around if isinstance(s, (Loop, Guard)) else (*around, (s, 0))
             yield False, _Access(load.buffer, load.indices, here, conditions)
     if isinstance(s, Store):
@@ -126,19 +131,6 @@ def _accesses(
         inner = (*when, *E.conjuncts(s.cond)) if isinstance(s, Guard) else when
         for x in kids(s):
             yield from _accesses(x, (*around, (s, 0)), inner)
-
-
-def _loads(e: Expr, when: tuple[Expr, ...]) -> Iterator[tuple[Load, tuple[Expr, ...]]]:
-    """Every load of an expression with the conditions under which it counts."""
-    if isinstance(e, Select):
-        yield from _loads(e.cond, when)
-        yield from _loads(e.a, (*when, *E.conjuncts(e.cond)))
-        yield from _loads(e.b, (*when, Logic("not", (e.cond,))))
-        return
-    if isinstance(e, Load):
-        yield e, when
-    for x in E.children(e):
-        yield from _loads(x, when)
 
 
 @dataclass
@@ -169,9 +161,9 @@ class _Order:
         for t, loop in enumerate(shared):
             kind = self.kind(loop, unit)
             for sign in (1,) if kind == "serial" else (1, -1):
-                if not self.system(store, load, shared[:t], (loop, sign)).is_empty():
+                if not self.apart(store, load, shared[:t], (loop, sign)):
                     return self.told(store, load, loop.var, kind)
-        if (first or unit) and not self.system(store, load, shared, None).is_empty():
+        if (first or unit) and not self.apart(store, load, shared, None):
             return self.told(store, load, "", "")
         return None
 
@@ -188,29 +180,41 @@ class _Order:
             return "serial" if isinstance(body, Store) else "vectorize"
         return "serial"
 
-    def system(
+    def apart(
         self, store: _Access, load: _Access, same: Sequence[Loop], differ: tuple[Loop, int] | None
-    ) -> System:
-        """Where both are at one address: in one iteration of the loops ``same``, and the store in an earlier
-        (1) or later (-1) one of loop ``differ``."""
-        s = System()
-        alike = frozenset(x.var for x in same)
-        names = _Names(s, self.func)
-        w, r = (names.side(mark, alike, a) for mark, a in (("w", store), ("r", load)))
+    ) -> bool:
+        """Whether it is proved that both are at no one address in one iteration of the loops ``same``, with
+        the store in an earlier (1) or later (-1) one of loop ``differ``."""
+        alike = {x.var for x in same}
+        others = {x.var: Var(x.var + _OTHER) for x in load.loops if x.var not in alike}
+        conds: list[Expr] = []
+        loops: dict[str, tuple[int, int]] = {}
+
+        def there(e: Expr) -> Expr:
+            return with_loads(E.substitute(e, others), lambda x: replace(x, buffer=x.buffer + _OTHER))
+
+        for access, named in ((store, _here), (load, there)):
+            for x in access.loops:
+                v, n = named(Var(x.var)), const(x.extent)
+                loops |= dict.fromkeys(E.variables(v), (0, (_MOST if n is None else n) - 1))
+                if n is None:
+                    conds.append(E.compare("<", v, named(x.extent)))
+            conds += map(named, access.when)
         if differ is not None:
-            earlier, later = (w, r) if differ[1] > 0 else (r, w)
-            v = Var(differ[0].var)
-            s.least.append(plus(plus(later.sum(v), earlier.sum(v), -1), ({}, 1), -1))
-        apart = self.same_dimensions
-        if apart is not None:
-            for i, j, d in zip(store.indices, load.indices, apart, strict=True):
-                s.equal.append(plus(plus(w.sum(i), r.sum(j), -1), ({}, d)))
+            w = Var(differ[0].var)
+            r = there(w)
+            conds.append(w < r if differ[1] > 0 else r < w)
+        if self.same_dimensions is not None:
+            for i, k, d in zip(store.indices, load.indices, self.same_dimensions, strict=True):
+                conds.append(E.compare("==", i + d, there(k)))
         at, of = (
             affine.from_linear(*affine.rejoined(affine.offset(x.indices, known_strides(b))))
             for x, b in ((store, self.output), (load, self.input))
         )
-        s.equal.append(plus(plus(w.sum(at), r.sum(of), -1), ({}, self.elements)))
-        return s
+        conds.append(E.compare("==", at + self.elements, there(of)))
+        # what is no variable of a loop is told by the call, as sizes are
+        told = {v: (0, LINE) for c in conds for v in E.variables(c)}
+        return impossible(conds, told | size_ranges(self.func.sizes) | loops)
 
     @property
     def same_dimensions(self) -> tuple[int, ...] | None:
@@ -229,96 +233,8 @@ class _Order:
         return tuple(found) if inside and not rest else None
 
 
-@dataclass
-class _Names:
-    """Variables of a system. Loops that both accesses share are one variable, others one for each access."""
-
-    system: System
-    func: LoweredFunc
-    known: dict[tuple[str, Expr], Sum] = field(default_factory=dict)
-
-    def side(self, mark: str, alike: frozenset[str], access: _Access) -> _Side:
-        side = _Side(self, mark, alike, frozenset(x.var for x in access.loops))
-        for x in access.loops:
-            v = side.sum(Var(x.var))
-            self.system.least += [v, plus(plus(side.sum(x.extent), v, -1), ({}, 1), -1)]
-        for c in access.when:
-            side.holds(c)
-        return side
-
-
-@dataclass
-class _Side:
-    names: _Names
-    mark: str
-    alike: frozenset[str]
-    loops: frozenset[str]
-
-    def holds(self, cond: Expr) -> None:
-        """Take a condition on indices into the system, if it is one."""
-        match cond:
-            case Logic(op="and", args=args):
-                for x in args:
-                    self.holds(x)
-            case Logic(op="not", args=(Logic(op="or", args=args),)):
-                for x in args:
-                    self.holds(Logic("not", (x,)))
-            case Logic(op="not", args=(Compare(op="<" | "<=" as op, a=a, b=b),)):
-                self.holds(Compare("<=" if op == "<" else "<", b, a))
-        if not isinstance(cond, Compare) or E.dtype_of(cond.a) != E.INDEX:
-            return
-        less = plus(self.sum(cond.b), self.sum(cond.a), -1)
-        system = self.names.system
-        if cond.op == "<":
-            system.least.append(plus(less, ({}, 1), -1))
-        elif cond.op == "<=":
-            system.least.append(less)
-        elif cond.op == "==":
-            system.equal.append(less)
-
-    def sum(self, e: Expr) -> Sum:
-        """An index as a sum of variables of the system."""
-        terms, rest = affine.linear(e)
-        out: Sum = ({}, const(rest) or 0)
-        for atom, c in terms.items():
-            factor = const(c)
-            if factor is None:
-                return self.unknown(e)
-            out = plus(out, self.atom(atom), factor)
-        return out
-
-    def unknown(self, e: Expr) -> Sum:
-        return {f"{self.mark}:{E.show(e)}": 1}, 0
-
-    def atom(self, e: Expr) -> Sum:
-        mark = "" if E.variables(e) <= self.alike and not E.loads(e) else self.mark
-        key = (mark, e)
-        if key not in self.names.known:
-            self.names.known[key] = self.made(e, mark)
-        return self.names.known[key]
-
-    def made(self, e: Expr, mark: str) -> Sum:
-        me: Sum = ({f"{mark}:{E.show(e)}": 1}, 0)
-        least = self.names.system.least
-        if isinstance(e, Var):
-            if e.name not in self.loops:  # told by the call, as sizes are: one value for all
-                me = ({e.name: 1}, 0)
-                low, high = size_ranges(self.names.func.sizes).get(e.name, (0, LINE))
-                least += [plus(me, ({}, low), -1), plus(({}, high), me, -1)]
-            return me
-        if isinstance(e, Binary) and e.op in ("//", "%") and (by := const(e.b)):
-            whole: Sum = ({f"{mark}:{E.show(Binary('//', e.a, e.b))}": 1}, 0)
-            below = plus(self.sum(e.a), whole, -by)
-            least += [below, plus(({}, by - 1), below, -1)]
-            return whole if e.op == "//" else below
-        if isinstance(e, Binary) and e.op in ("min", "max"):
-            a, b = (
-                (plus(x, me, -1) if e.op == "min" else plus(me, x, -1)) for x in map(self.sum, (e.a, e.b))
-            )
-            least += [a, b]
-            none: Sum = ({}, 0)
-            self.names.system.either.append((plus(none, a, -1), plus(none, b, -1)))
-        return me
+def _here(e: Expr) -> Expr:
+    return e
 
 
 __all__ = ["Conflict", "Lies", "conflict", "in_place"]

@@ -16,16 +16,17 @@ import autotune as at
 from autotune.errors import ArgumentError
 from schedules import te
 from schedules.errors import ScheduleError
-from schedules.expr import Compare, Var
-from schedules.in_place import proof
-from schedules.in_place.proof import Lies, conflict, in_place
+from schedules.expr import Compare, Expr, Var
 from schedules.ir import Loop, LoweredFunc, Stmt, with_body
+from schedules.ir import in_place as proof
 from schedules.ir.exprs import substitute
+from schedules.ir.in_place import Lies, conflict, in_place
 from schedules.ir.interp import run
 from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.strides import row_major
 from schedules.te.compute_dag import ComputeDAG
+from schedules.te.infeasible import impossible
 
 EXTENTS = (1, 2, 3, 4, 5, 7, 8, 9, 13)
 DTYPE = "float32"
@@ -198,16 +199,14 @@ def _nothing_seen(order: Any, store: Any, load: Any) -> None:
     return None
 
 
-def _conditions_turned(side: Any, cond: Any) -> None:
-    if isinstance(cond, Compare):
-        HOLDS(side, Compare(cond.op, cond.b, cond.a))
+def _conditions_turned(conds: list[Expr], ranges: Any) -> bool:
+    return impossible([Compare(c.op, c.b, c.a) if isinstance(c, Compare) else c for c in conds], ranges)
 
 
-HOLDS = proof._Side.holds
-MUTANTS: dict[str, tuple[str, str, Any]] = {
-    "nothing is looked at": ("_Order", "conflict", _nothing_seen),
-    "parallel loops run in order": ("_Order", "kind", _as_serial),
-    "conditions are turned round": ("_Side", "holds", _conditions_turned),
+MUTANTS: dict[str, tuple[Any, str, Any]] = {
+    "nothing is looked at": (proof._Order, "conflict", _nothing_seen),
+    "parallel loops run in order": (proof._Order, "kind", _as_serial),
+    "conditions are turned round": (proof, "impossible", _conditions_turned),
 }
 
 
@@ -216,7 +215,7 @@ def test_an_element_that_is_read_after_it_was_overwritten_is_caught(
     mutant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of, name, changed = MUTANTS[mutant]
-    monkeypatch.setattr(getattr(proof, of), name, changed)
+    monkeypatch.setattr(of, name, changed)
     with pytest.raises(AssertionError):
         for n in range(2000):
             holds(Random(n), 2)
