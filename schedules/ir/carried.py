@@ -15,7 +15,7 @@ from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
 from schedules.ir import Block, Loop, Nest, blocks, loops_around
 from schedules.ir.deps import unshifted
-from schedules.ir.nest import bound, domain, places_of, reads
+from schedules.ir.nest import bound, domain, places_of, readers, reads, writers
 from schedules.te.infeasible import impossible
 from schedules.te.inside import guarded_loads
 from schedules.te.sizes_in_values import without_holes
@@ -42,10 +42,9 @@ def carried_buffers(nest: Nest) -> frozenset[str]:
 def late_read(nest: Nest, buffers: Collection[str]) -> str:
     """What is wrong with the first read of one of the buffers that is not proved to come after every write of
     its element; nothing if there is none. What holes decide is not looked at."""
-    every = blocks(nest.body)
     for name in buffers:
-        writing = [b for b in every if any(w.buffer == name for w in b.writes)]
-        for r in every:
+        writing = writers(nest, name)
+        for r in readers(nest, name):
             for load, guards in _reads(r, name):
                 if not writing:
                     return f"block {r.name} reads {E.show(load)}, which no block would write any more"
@@ -75,6 +74,8 @@ def _after(nest: Nest, w: Block, r: Block, load: Load, guards: Sequence[Expr]) -
     loops, others = (loops_around(b, nest.body) for b in (w, r))
     shared = [a for a, b in takewhile(lambda p: p[0] is p[1], zip(loops, others, strict=False))]
     ordered = w is not r and _stands_before(nest, w, r)
+    if ordered and not shared:
+        return True
     if any(E.holes(x.extent) for x in (*loops, *others)):
         return True  # numeric: decided when the trace is replayed with numbers
     # Tiles that are moved inwards run some instances again, later, and with the values that stand there.

@@ -46,7 +46,8 @@ def of_copies(nest: Nest, b: Block, partial: Block, loop: Loop) -> Nest:
     out, copied = outs[0], [w.buffer for w in partial.writes]
     start = next(x for x in writers(nest, out.name) if x is not b)
     nest = replace_stmt(nest, subtree_of(nest, start.name), None)
-    outermost = loops_of(nest, b.name)[0].var == loop.var
+    # lanes hold no loops
+    outermost = loops_of(nest, b.name)[0].var == loop.var and loop.kind != "vectorize"
     at = tuple(Var(f"x{d}") for d in range(len(out.shape)))
     box = tuple(Iter(v.name, n, "spatial") for v, n in zip(at, out.shape, strict=True))
 

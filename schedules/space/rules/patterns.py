@@ -184,10 +184,18 @@ def has_product(b: Block) -> bool:
     return any(isinstance(x, E.Binary) and x.op == "*" and E.loads(x.a) and E.loads(x.b) for x in every)
 
 
+def is_placed(b: Block) -> bool:
+    """Whether a reduction stores elsewhere than at its own axes: a scatter, or one whose places follow from
+    free axes alone, as the elements of a diagonal do."""
+    if is_scatter(b) or b.reducer is None or b.init:
+        return is_scatter(b)
+    return any(len({i for i in w.indices if isinstance(i, Var)}) < len(w.indices) for w in b.writes)
+
+
 def is_row_reduction(nest: Nest, b: Block) -> bool:
     """Whether a reduction goes along memory, as row sums and norms do: lanes then belong to the reduction, as
     nothing is contiguous along the output."""
-    if b.reducer is None or is_scatter(b):
+    if b.reducer is None or is_placed(b):
         return False
     v = vector_axis(b)
     n = extents(b)

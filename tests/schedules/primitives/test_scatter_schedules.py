@@ -169,6 +169,16 @@ def test_what_tells_places_is_read() -> None:
     check_interpreted(s.nest, s.dag, data, [np.array([0, 1, 0, 6], "float32")])
 
 
+def test_copies_of_lanes_are_started_before_them() -> None:
+    x = te.placeholder((5,), name="x")
+    y = te.scatter_add((9,), lambda n: n + 2, lambda n: x[n], over=(5,), name="y")
+    s = Schedule(te.dag([x, y]))
+    s.vectorize("y_n")
+    s.rfactor("y", "y_n")
+    one = np.ones(5, "float32")
+    same(interpret(lower(s.nest), s.dag, [one]), [np.pad(one, 2)], "lowered")  # which is verified
+
+
 def test_no_index_is_read_where_no_term_is() -> None:
     ids, x = te.placeholder((1,), "int32", "ids"), te.placeholder((1,), name="x")
     y = te.scatter_add((1,), lambda n: ids[n], lambda n: x[n], over=(1,), name="y")

@@ -40,7 +40,26 @@ def with_epilogue() -> Scatter:
     return Scatter(dag, data, tuple(te.evaluate(dag, data)))
 
 
-CASES = {"rows": rows, "counts": lambda: counts(200), "epilogue": with_epilogue, "means": means}
+def diagonal() -> Scatter:
+    """Terms whose places follow from an axis that is free, before a stage that reads all elements."""
+    x = te.placeholder((9, 5), name="x")
+    t = te.scatter_add(
+        (9, 9), lambda i, j: (i, te.minimum(i + 1, 8)), lambda i, j: x[i, j], over=(9, 5), name="t"
+    )
+    y = te.compute((9, 9), lambda i, j: t[i, j] * 2.0, name="y")
+    data = np.random.default_rng(0).integers(-9, 10, (9, 5)).astype("float32")
+    want = np.zeros((9, 9), "float32")
+    want[range(9), [*range(1, 9), 8]] = 2 * data.sum(1)
+    return Scatter(te.dag([x, y]), (data,), (want,))
+
+
+CASES = {
+    "rows": rows,
+    "diagonal": diagonal,
+    "counts": lambda: counts(200),
+    "epilogue": with_epilogue,
+    "means": means,
+}
 CASES["floats"] = lambda: bins_of_floats(2, 70)
 
 

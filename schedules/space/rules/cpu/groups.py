@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from schedules.errors import ScheduleError
 from schedules.ir import Block
-from schedules.ir.nest import is_scatter, loops_of, reads, writers
+from schedules.ir.nest import loops_of, reads, writers
 from schedules.space.rules.alike import schedule_alike
 from schedules.space.rules.cpu.bands import schedule_bands
 from schedules.space.rules.cpu.changed_operands import change_operands
@@ -27,6 +27,7 @@ from schedules.space.rules.inline import inline_stages
 from schedules.space.rules.merge import merge_neighbours
 from schedules.space.rules.patterns import (
     is_map,
+    is_placed,
     is_read_by_rows,
     is_row_reduction,
     is_short_window,
@@ -103,7 +104,7 @@ def _inline_padding(d: SketchBuilder, padding: Block, reducing: list[Block]) -> 
 
 def _schedule(d: SketchBuilder, name: str) -> None:
     b = d.block(name)
-    if is_scatter(b):
+    if is_placed(b):
         schedule_scatter(d, name)
         return
     if b.reducer is not None:
@@ -209,7 +210,7 @@ def reductions_behind(
                     rows = reductions_behind(d, p, bare)[1]
                     if rows is None:
                         bare.add(p.name)
-            elif is_scatter(p):
+            elif is_placed(p):
                 continue
             elif len(p.writes) == 1 and reads_identity(b, x.buffer) and sole_reader(d.s.nest, p) is b:
                 tiled = p

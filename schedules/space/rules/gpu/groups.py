@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from schedules.ir import Block
-from schedules.ir.nest import is_scatter
 from schedules.space.rules.alike import schedule_alike
 from schedules.space.rules.cpu.groups import reductions_behind
 from schedules.space.rules.cpu.rows import row_rank
@@ -15,7 +14,7 @@ from schedules.space.rules.gpu.tiles import schedule_tiles, split_reduction
 from schedules.space.rules.gpu.transposed import read_across, schedule_transposed
 from schedules.space.rules.inline import inline_stages
 from schedules.space.rules.merge import merge_neighbours
-from schedules.space.rules.patterns import is_row_reduction, spatial
+from schedules.space.rules.patterns import is_placed, is_row_reduction, spatial
 from schedules.space.rules.views import order_axes, split_views
 from schedules.space.sketch_builder import SketchBuilder
 
@@ -45,7 +44,7 @@ def _inline_padding(d: SketchBuilder, padding: Block, reducing: list[Block]) -> 
 def _schedule(d: SketchBuilder, name: str) -> None:
     b = d.block(name)
     d.roots.discard(name)  # it is scheduled now
-    if is_scatter(b):
+    if is_placed(b):
         schedule_scatter(d, name)
     elif len(b.writes) > 1 or not spatial(b):
         schedule_plainly(d, name)

@@ -17,7 +17,7 @@ from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.expr import Load
 from schedules.ir import Block, Loop
-from schedules.ir.nest import is_scatter, reads, vars_bound, writers
+from schedules.ir.nest import reads, vars_bound, writers
 from schedules.primitives.base import Factor
 from schedules.space.rules.gpu.maps import lanes_of
 from schedules.space.rules.parts import copy_read
@@ -26,6 +26,7 @@ from schedules.space.rules.patterns import (
     extents,
     is_gathered,
     is_guarded_copy,
+    is_placed,
     is_row_reduction,
     operands,
     reduction_length,
@@ -74,7 +75,7 @@ def split_reduction(d: SketchBuilder, name: str) -> None:
     """Split-k: split a long reduction with too few tiles for the processors. Its parts are made by blocks of
     their own, in a kernel before the one that adds them up."""
     b = d.block(name)
-    if b.reducer is None or is_scatter(b) or len(b.writes) != 1 or is_row_reduction(d.s.nest, b):
+    if b.reducer is None or is_placed(b) or len(b.writes) != 1 or is_row_reduction(d.s.nest, b):
         return
     n = extents(b)
     tiles = math.prod(n[a] for a in spatial(b)) // TILE
