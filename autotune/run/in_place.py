@@ -89,7 +89,7 @@ def check(workload: Workload, target: Target, pairs: Mapping[str, str]) -> None:
     _places(params[:n], params[n:], pairs)
     ahead = next((i for i in pairs.values() if i in workload.dag.constants), None)
     for wrong, why in (
-        (backends.of(target).name != "cpu", f"kernels for {target.kind} take arrays that are apart"),
+        (target.grid, f"kernels for {target.kind} take arrays that are apart"),
         (workload.dag.open is not None, "kernels of open sizes take arrays that are apart; give numbers"),
         (ahead is not None, f"{ahead!r} is known ahead, so that no call gives its memory"),
     ):
@@ -152,7 +152,7 @@ def code_of(kernel: Kernel, places: tuple[SharedPlace, ...], name: Callable[[int
                 f"{name(p.output)} shares memory with {name(p.input)}; give it memory of its own"
             )
     trace = kernel.trace
-    if backends.of(kernel.target).name != "cpu" or trace is None or kernel.workload.dag.open is not None:
+    if kernel.target.grid or trace is None or kernel.workload.dag.open is not None:
         raise ArgumentError(f"{what}; give it memory of its own")
     first_error: ScheduleError | None = None
     for tried in _forms(trace):

@@ -181,10 +181,14 @@ def compiled(
     library = stem.with_suffix(".so")
     if not library.exists():
         stem.with_suffix(".c").write_text(text)
-        words = ["gcc", *FLAGS, "-shared", "-fPIC", "-o", str(library), f"{stem}.c", "-lm"]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise RuntimeError(f"gcc does not compile {stem}.c: {done.stderr[:2000]}")
+        # Linked without the flags: a library linked with -ffast-math has the whole process drop subnormals.
+        for words in (
+            ["gcc", *FLAGS, "-fPIC", "-c", "-o", f"{stem}.o", f"{stem}.c"],
+            ["gcc", "-shared", "-o", str(library), f"{stem}.o", "-lm"],
+        ):
+            done = subprocess.run(words, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                raise RuntimeError(f"gcc does not compile {stem}.c: {done.stderr[:2000]}")
     function = getattr(ctypes.CDLL(str(library)), loops.__name__)
     function.restype = None
     number = ctypes.c_float if dtype == "float32" else ctypes.c_double

@@ -161,14 +161,18 @@ def expressions() -> Any:
         number = te.lookup(te.FLOAT4_E2M1, te.cast(x[i, j], "int32"))
         return number * te.fmod(x[i, j], 2.0) + te.remainder(x[i, j], 3.0) + te.floor_divide(x[i, j], 4.0)
 
-    u = te.compute((8, 8), rest, name="u")
+    def inverses(i: te.Expr, j: te.Expr) -> te.Expr:
+        v = w[i, j]
+        v = te.asin(v) + te.acos(v) + te.atan(v) + te.sinh(v) + te.cosh(v) + te.hypot(v, te.trunc(v))
+        return te.where(v > 0.0, te.asinh(v) + te.acosh(v), te.atanh(v)) + te.log2(v) + te.log10(te.cbrt(v))
+
+    w = te.compute((8, 8), rest, name="w")
+    u = te.compute((8, 8), inverses, name="u")
 
     def of(i: te.Expr, j: te.Expr) -> te.Expr:
         v = u[i, j]
         v = te.exp(te.minimum(v, 1.0)) + te.log(te.abs(v)) + te.sqrt(v) + te.tanh(v) + te.erf(v)
         v = te.exp2(te.atan2(v, 1.0))
-        v = te.asin(v) + te.acos(v) + te.atan(v) + te.sinh(v) + te.cosh(v) + te.hypot(v, te.trunc(v))
-        v = te.where(v > 0.0, te.asinh(v) + te.acosh(v), te.atanh(v)) + te.log2(v) + te.log10(te.cbrt(v))
         v = te.fma(v, te.sigmoid(v), te.floor(v)) + te.const(1.0, "float32")
         v = te.pow(te.abs(te.sin(v) * te.cos(v) + te.tan(v)), 0.5) + te.log1p(te.abs(v)) + te.expm1(v) ** 2
         v = te.select(te.isnan(v) | ~te.isfinite(v), te.rsqrt(v), te.clip(te.round(v), -1.0, te.ceil(v)))
@@ -186,5 +190,21 @@ def expressions() -> Any:
     last = te.compute((1,), lambda _: largest(y[0, r], axis=r), name="last")
     (of_y,) = te.gradient(z[1], y, saved=[y])
     assert_type(te.inputs(te.cut(of_y, of_y.op.reads() if of_y.op else [])), list[te.Tensor])
+    assert_type(te.jvp([w], [x], [x]), list[te.Tensor])
     dag = te.with_strides(te.dag([x, *z, last]), {"x": (8, 1)})
     return te.evaluate(dag, [np.ones((8, 8), np.float32)])
+
+
+def scans_and_scatters() -> list[te.Tensor]:
+    x = te.placeholder((8, 8), "float32", name="x")
+    sums = [f(x, axis=1) for f in (te.cumsum, te.cumprod, te.cummax, te.cummin)]
+    assert_type(sums, list[te.Tensor])
+    before = te.state((8, 8), "float32", init=0.0, name="before")
+    assert_type(before, te.Tensor)
+    made = te.scan(before, te.compute((8, 8), lambda t, i: before[t - 1, i] + x[t, i], name="made"))
+    both = te.associative_scan(lambda a, b: a * b, x, axis=1)
+    point = (8,), lambda i: i, lambda i: x[i, 0], (8,)
+    scattered = [f(*point) for f in (te.scatter_add, te.scatter_max, te.scatter_min)]
+    counts = te.histogram(x, 4, range=(0.0, 1.0))
+    assert_type(counts, te.Tensor)
+    return [*sums, made, both, *scattered, counts]

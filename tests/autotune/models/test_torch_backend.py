@@ -335,7 +335,7 @@ CASES = {
         lambda x: ((y := x * 2), y.view(torch.int32)),
         r"its output 0 shares memory with .* another dtype",
     ),
-    "dtypes": (lambda x: x.to(torch.uint16), r"uint16, which is not supported"),
+    "dtypes": (lambda x: x.to(torch.uint64), r"uint64, which is not supported"),
     "complex": (lambda x: x.to(torch.complex64) * 2, r"is complex, which is not supported"),
     "random": (lambda x: F.dropout(x, 0.5), r"it makes random numbers"),
 }
