@@ -29,6 +29,10 @@ MAX_CALLS = 20_000
 LEAST_POINTS = 1 << 10
 # Most elements of an operand slice: 16 MB in float64.
 MAX_ELEMENTS = 2**21
+# Times as many products as elements of an operand that are added up one by one.
+FEW = 4
+# Elements of a piece that stays in the second cache.
+PIECE = 2**15
 # Most factors and axes that numpy's einsum takes, in every version.
 MAX_OPERANDS, MAX_LABELS = 31, 52
 
@@ -77,7 +81,7 @@ def contract(
             piece = _slice(E.substitute(x, here), source, ranges)
             if piece is None:
                 return None  # out of bounds: the general path says where
-            terms.append((piece[0].astype(out.dtype), piece[1]))
+            terms.append((piece[0].astype(out.dtype, copy=False), piece[1]))
         free = [v for v in spatial if any(v in labels for _, labels in terms)]
         got = product(terms, free)
         sizes = {v: hi - lo for v, (lo, hi) in ranges.items()}
@@ -221,6 +225,23 @@ def _affine(e: Expr) -> tuple[str | None, int, int] | None:
     return None
 
 
+def part_read(x: Load, shape: Sequence[int], extents: Mapping[str, int]) -> tuple[tuple[Any, ...], Load]:
+    """(the part of a tensor that a load reads, as numbers and slices; the same load of that part). A dimension
+    whose index is not affine in one axis is whole."""
+    at, left = list[Any](), list[Expr]()
+    for i, n in zip(x.indices, shape, strict=True):
+        var, a, c = _affine(i) or ("", 0, 0)
+        if var is None and 0 <= c < n:
+            at.append(c)
+        elif var and a > 0 and 0 <= c and a * (extents[var] - 1) + c < n:
+            at.append(slice(c, a * (extents[var] - 1) + c + 1))
+            left.append(Var(var) * a)
+        else:
+            at.append(slice(None))
+            left.append(i)
+    return tuple(at), replace(x, indices=tuple(left))
+
+
 def _slice(x: Expr, source: Array, ranges: Mapping[str, tuple[int, int]]) -> tuple[Array, list[str]] | None:
     """(the elements that ``x`` reads, a label for each remaining dimension); None if out of bounds."""
     assert isinstance(x, Load)
@@ -269,10 +290,14 @@ def _is_exact(terms: Terms, free: list[str]) -> bool:
 
 
 def size(terms: Terms, free: list[str]) -> Array:
-    """An upper bound of Σ of the products' absolute values over all labels except ``free``. For two terms by
-    the inequality of Cauchy and Schwarz, which needs no product of them."""
+    """An upper bound of Σ of the products' absolute values over all labels except ``free``. For two terms,
+    neither of which is much smaller than all products together, by the inequality of Cauchy and Schwarz,
+    which needs no product of them."""
     if len(terms) != 2:
         return product_of([(np.abs(a), labels) for a, labels in terms], free)
+    extents = {v: n for a, labels in terms for v, n in zip(labels, a.shape, strict=True)}
+    if math.prod(extents.values()) <= FEW * max(a.size for a, _ in terms):
+        return _exact_size(terms, free)
     norms: Terms = []
     for a, labels in terms:
         axes = tuple(i for i, v in enumerate(labels) if v not in free)
@@ -280,10 +305,27 @@ def size(terms: Terms, free: list[str]) -> Array:
     # A summed label that a term lacks counts once for each of its points.
     shared = [{v for v in labels if v not in free} for _, labels in terms]
     times = 1.0
-    extents = {v: n for a, labels in terms for v, n in zip(labels, a.shape, strict=True)}
     for v in shared[0] ^ shared[1]:
         times *= math.sqrt(extents[v])
     return product_of(norms, free) * times
+
+
+def _exact_size(terms: Terms, free: list[str]) -> Array:
+    """Σ of the products' absolute values, in pieces of the largest term."""
+    extents = {v: n for a, labels in terms for v, n in zip(labels, a.shape, strict=True)}
+    most, along = max(terms, key=lambda t: t[0].size)
+    if not along:
+        return product_of([(np.abs(a), labels) for a, labels in terms], free)
+    cut, step = along[0], max(1, PIECE * extents[along[0]] // most.size)
+    out = np.zeros([extents[v] for v in free])
+    for lo in range(0, extents[cut], step):
+        here = slice(lo, lo + step)
+        pieces = [
+            (np.abs(a[tuple(here if v == cut else slice(None) for v in labels)]), labels)
+            for a, labels in terms
+        ]
+        out[tuple(here if v == cut else slice(None) for v in free)] += product_of(pieces, free)
+    return out
 
 
 def _matmul(a: tuple[Array, list[str]], b: tuple[Array, list[str]], free: list[str]) -> Array | None:

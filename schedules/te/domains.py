@@ -59,6 +59,59 @@ def axes_of(stage: Stage) -> tuple[Axis, ...]:
     return (*stage.axes, *stage.reduce_axes)
 
 
+def narrowed(stage: Stage) -> Stage | None:
+    """The stage of the same meaning whose reduction axes have those points alone that conditions on one axis
+    leave, without these conditions; None if no term is left."""
+    if not stage.where:
+        return stage
+    ends = {a.var: (0, int(a.extent)) for a in stage.reduce_axes}
+    others = list[Expr]()
+    for c in stage.where:
+        assert isinstance(c, Compare)
+        names = E.variables(c)
+        v = next(iter(names), None)
+        if E.loads(c) or E.holes(c) or len(names) > 1 or (v is not None and v not in ends):
+            others.append(c)
+        elif v is None:
+            if not E.evaluate(c, {}):
+                return None
+        else:
+            ends[v] = _shared(ends[v], _ends_of(c, v, ends[v][1]))
+            if ends[v][0] >= ends[v][1]:
+                return None
+    moved = {v: Var(v) + lo for v, (lo, _) in ends.items() if lo}
+
+    def at(e: Expr) -> Expr:
+        return E.substitute(e, moved) if moved else e
+
+    return replace(
+        stage,
+        reduce_axes=tuple(replace(a, extent=ends[a.var][1] - ends[a.var][0]) for a in stage.reduce_axes),
+        values=tuple(map(at, stage.values)),
+        where=tuple(map(at, others)),
+    )
+
+
+def _shared(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
+    return max(a[0], b[0]), min(a[1], b[1])
+
+
+def _ends_of(c: Compare, var: str, extent: int) -> tuple[int, int]:
+    """The half-open range of an axis of this extent for which a condition on it alone holds."""
+    low, high = 0, extent
+    for a, b in ((c.a, c.b), (c.b, c.a)) if c.op == "==" else ((c.a, c.b),):
+        step, rest = affine.isolate(E.binary("-", a, b), var)
+        n, most = 0 if step is None else int(E.evaluate(step, {})), int(E.evaluate(rest, {}))
+        most = -most - (1 if c.op == "<" else 0)  # n * var <= most
+        if n > 0:
+            high = min(high, most // n + 1)
+        elif n < 0:
+            low = max(low, -(most // -n))
+        elif most < 0:
+            high = 0
+    return low, high
+
+
 # -- checks ------------------------------------------------------------------------------------
 
 

@@ -22,7 +22,7 @@ from schedules.functions import FUNCTIONS
 from schedules.te import factored
 from schedules.te.compute_dag import Axis, ComputeDAG, Stage
 from schedules.te.contraction import Terms, blocks_of, contract, product_of
-from schedules.te.domains import masked
+from schedules.te.domains import masked, narrowed
 from schedules.te.node_order import Outside, Parts, either, refuse, run, within
 from schedules.te.open_sizes import at, sizes_of
 from schedules.te.scan_steps import accumulated, cumulative_of, first_of, run_scan, step_of
@@ -101,7 +101,10 @@ def _scan(stages: Sequence[Stage], arrays: dict[str, Array]) -> None:
 
 
 def _stage(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:
-    stage = masked(stage)
+    left = narrowed(stage)
+    if left is None:
+        return without_terms(stage)
+    stage = masked(left)
     if stage.places:
         return [_scattered(stage, arrays, n) for n in range(len(stage.outputs))]
     if stage.reducer is None:
@@ -116,6 +119,13 @@ def _stage(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:
         if out is not None:
             return [out.astype(stage.outputs[0].dtype)]
     return [_reduce(stage, arrays, op)]
+
+
+def without_terms(stage: Stage) -> list[Array]:
+    """The outputs of a reduction of no terms."""
+    assert stage.reducer is not None
+    both = zip(stage.outputs, stage.reducer.identity, strict=True)
+    return [np.full(t.shape, c.value, DTYPES[t.dtype].numpy) for t, c in both]
 
 
 def by_factors(stage: Stage, arrays: Mapping[str, Array]) -> Array | None:

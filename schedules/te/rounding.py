@@ -38,9 +38,9 @@ from schedules.loads import with_loads
 from schedules.te import factored
 from schedules.te.chains import CHAIN
 from schedules.te.compute_dag import ComputeDAG, Stage
-from schedules.te.contraction import Terms, contract, factors, product_of, size
-from schedules.te.domains import masked
-from schedules.te.evaluator import BINARY, blocks, grid
+from schedules.te.contraction import Terms, contract, factors, part_read, product_of, size
+from schedules.te.domains import masked, narrowed
+from schedules.te.evaluator import BINARY, blocks, grid, without_terms
 from schedules.te.places import Extremes, place
 from schedules.te.rounding_expr import (
     ComputedTensors,
@@ -181,7 +181,10 @@ def _scan(stages: Sequence[Stage], known: ComputedTensors) -> None:
 
 
 def _stage(stage: Stage, known: ComputedTensors) -> list[Value]:
-    stage = masked(stage)
+    left = narrowed(stage)
+    if left is None:
+        return [(wide(x), None) for x in without_terms(stage)]
+    stage = masked(left)
     if stage.reducer is None:
         return _elementwise(stage, known)
     if stage.places:
@@ -236,13 +239,12 @@ def _contracted(stage: Stage, known: ComputedTensors) -> Value | None:
     if loads is None:
         return None
     names = [x.buffer for x in loads]
-    places = [_rows(x, known.values[x.buffer].shape) for x in loads]
+    extents = {a.var: int(a.extent) for a in (*stage.axes, *stage.reduce_axes)}
+    cuts = [part_read(x, known.values[x.buffer].shape, extents) for x in loads]
+    places = [at for at, _ in cuts]
     arrays = [known.values[name][at] for name, at in zip(names, places, strict=True)]
-    if all(at is ... for at in places):
-        rows = stage
-    else:  # a step of a scan reads rows of what it may read
-        part = {x: _row(x) for x, at in zip(loads, places, strict=True) if at is not ...}
-        rows = replace(stage, values=tuple(with_loads(v, part.get) for v in stage.values))
+    part = {x: y for x, (_, y) in zip(loads, cuts, strict=True)}
+    rows = replace(stage, values=tuple(with_loads(v, part.get) for v in stage.values))
     v = contract(rows, arrays)
     if v is None:
         return None
@@ -258,19 +260,6 @@ def _contracted(stage: Stage, known: ComputedTensors) -> Value | None:
     most = math.prod(float(np.abs(a).max(initial=0)) for a in arrays) if whole else None
     more = _handed_on(rows, arrays, errors)
     return _summed(stage, known, v, total, more, names, most)
-
-
-def _rows(x: E.Load, shape: Sequence[int]) -> Any:
-    """The part of a tensor that a load with numbers as indices may read."""
-    numbers = [(int(i.value), n) for i, n in zip(x.indices, shape, strict=True) if isinstance(i, E.Const)]
-    if not numbers or not all(0 <= i < n for i, n in numbers):
-        return ...
-    return tuple(int(i.value) if isinstance(i, E.Const) else slice(None) for i in x.indices)
-
-
-def _row(x: E.Load) -> E.Load:
-    """A load of that part."""
-    return replace(x, indices=tuple(i for i in x.indices if not isinstance(i, E.Const)))
 
 
 def _summed(
@@ -362,14 +351,16 @@ def _handed_on(stage: Stage, arrays: Sequence[Array], errors: Sequence[Array | N
     """Error of a sum of products that comes from errors of its operands; None if these have none."""
     if all(e is None for e in errors):
         return None
-    sizes = [np.abs(a.astype(np.float64)) for a in arrays]
+    sizes = list(arrays)
     out: Any = 0.0
+    last = max(i for i, e in enumerate(errors) if e is not None)
     for i, own in enumerate(errors):
         if own is not None:  # earlier operands count with their errors, later ones without
-            more = contract(stage, [*sizes[:i], own.astype(np.float64), *sizes[i + 1 :]], size)
+            more = contract(stage, [*sizes[:i], own, *sizes[i + 1 :]], size)
             assert more is not None
             out = out + more
-            sizes[i] = sizes[i] + own
+            if i < last:
+                sizes[i] = np.abs(sizes[i].astype(np.float64)) + own
     return np.asarray(unbounded(out))
 
 
