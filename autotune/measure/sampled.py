@@ -11,10 +11,13 @@ from autotune.measure.inputs import Draw, judged
 from schedules import expr as E
 from schedules.te.compute_dag import ComputeDAG, Stage
 from schedules.te.contraction import is_contracted
-from schedules.te.domains import masked
+from schedules.te.domains import masked, narrowed
 from schedules.te.factored import gathered, split_sum
 from schedules.te.flops import count_flops
 from schedules.te.part import Box, Part, part
+from schedules.te.scan_steps import typical_step
+from schedules.te.scans import groups
+from schedules.te.scattered import term_axes
 
 # Boxes of each output. The first lies at the beginning of all dimensions, the second at their end, where
 # tiles are cut off; the others lie at random.
@@ -27,6 +30,9 @@ MOST_BYTES = 1 << 25
 # Seconds that a reference takes for a point of a sum of products, and for one of anything else with at most
 # NODES operations.
 PRODUCT_S, POINT_S, NODES = 1e-9, 3e-8, 64
+# Seconds that a stage of a scan takes for a step, for each operation of it, and for a point of a product of a
+# few rows, which is not read from a cache.
+STEP_S, NODE_S, ROW_S = 2e-5, 5e-6, 5e-9
 DRAW_S = 3e-8  # for drawing an element of an input
 
 
@@ -42,21 +48,37 @@ def plan(dag: ComputeDAG, limit_s: float) -> tuple[bool, float]:
 
 def whole_s(dag: ComputeDAG) -> float:
     """About the seconds in which the whole reference of one draw is computed."""
-    return sum(map(_stage_s, dag.stages))
+    together = groups(dag)
+    inside = {n for a, b in together for n in range(a, b + 1)}
+    scans = sum(_scan_s(dag.stages[a : b + 1]) for a, b in together)
+    return scans + sum(_stage_s(s, PRODUCT_S) for n, s in enumerate(dag.stages) if n not in inside)
 
 
-def _stage_s(s: Stage) -> float:
-    s = masked(s)  # as the reference computes it
-    points = prod(a.extent for a in (*s.axes, *s.reduce_axes))
+def _scan_s(stages: Sequence[Stage]) -> float:
+    steps, each = typical_step(stages)
+    return steps * sum(STEP_S + NODE_S * _nodes(s) + _stage_s(s, ROW_S) for s in each)
+
+
+def _stage_s(stage: Stage, product_s: float) -> float:
+    left = narrowed(stage)  # as the reference computes it
+    if left is None:
+        return 0.0
+    s = masked(left)
+    points = prod(a.extent for a in term_axes(s))
     sums = s.reducer is not None and len(s.outputs) == 1 and s.reducer.operation(0) == "+"
-    if sums and is_contracted(s):
-        return points * PRODUCT_S
+    if sums and not s.places and is_contracted(s):
+        return points * product_s
     parts = split_sum(s) if sums else None
-    each = (*s.values, *(s.reducer.combine if s.reducer else ()))
-    point_s = POINT_S * max(1.0, sum(len(E.distinct(v)) for v in each) / NODES)
+    point_s = POINT_S * max(1.0, _nodes(s) / NODES)
     if parts is None:
         return points * point_s
-    return points * PRODUCT_S + min(gathered(s, parts), points) * point_s
+    return points * product_s + min(gathered(s, parts), points) * point_s
+
+
+def _nodes(s: Stage) -> int:
+    """Operations of a term."""
+    each = (*s.values, *s.places, *(s.reducer.combine if s.reducer else ()))
+    return sum(len(E.distinct(v)) for v in each)
 
 
 def judged_in_part(dag: ComputeDAG, inputs: Sequence[np.ndarray], **kind: bool) -> Draw:

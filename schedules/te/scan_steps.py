@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,20 @@ def run_scan(stages: Sequence[Stage], places: dict[str, Array], stage: Evaluate,
             front = min(positions) if _adjacent([d in positions for d in each]) else 0
             where = tuple(wave[positions.index(d)] if d in positions else slice(None) for d in each)
             put(s, where, [_moved(x, front) for x in stage(_wave_of(s, len(wave[0])))])
+
+
+def typical_step(stages: Sequence[Stage]) -> tuple[int, tuple[Stage, ...]]:
+    """(how many steps a group takes, what its stages do in one in the middle)."""
+    s = stages[0]
+    if cumulative_of(stages) is not None:
+        return 1, tuple(replace(x, scan=()) for x in stages)
+    extents = scan_extents(s)
+    weights = weights_of(tuple(map(VeryStage, stages))) if len(extents) > 1 else None
+    if weights is None:
+        middle = [n // 2 for n in extents]
+        return prod(extents), tuple(step_of(x, middle) for x in stages)
+    steps = 1 + sum(k * (n - 1) for k, n in zip(weights, extents, strict=True))
+    return steps, tuple(_wave_of(x, -(-prod(extents) // steps)) for x in stages)
 
 
 def points(s: Stage) -> Iterator[tuple[int, ...]]:
