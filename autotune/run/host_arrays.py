@@ -101,8 +101,14 @@ def fitting(x: Any, b: Buffer, written: bool, taker: str) -> tuple[np.ndarray, b
                 f"{name} has byte order {a.dtype.str!r}; the {taker} takes native {b.dtype}: "
                 f"convert it with .astype({b.dtype!r})"
             )
-        convert = f".to(torch.{b.dtype})" if torch_calls.is_tensor(x) else f".astype({b.dtype!r})"
+        torch_s = torch_calls.is_tensor(x)
+        convert = f".to(torch.{b.dtype})" if torch_s else f".astype({b.dtype!r})"
         remedy = f"give an array of {b.dtype}" if written else f"convert it with {convert}"
+        if a.dtype.kind == "c":  # a conversion would drop its imaginary part
+            pairs = "torch.view_as_real" if torch_s else f".view({a.real.dtype.name!r})"
+            remedy = f"give its real and imaginary parts side by side, which {pairs} has without a copy"
+            if a.real.dtype != np.dtype(b.dtype):
+                remedy += f", as {b.dtype}"
         raise ArgumentError(f"{name} is {a.dtype}, but the {taker} takes {b.dtype}: {remedy}")
     if a.shape != shape:
         raise ArgumentError(

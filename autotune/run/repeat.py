@@ -43,7 +43,8 @@ def repeat(kernel: Kernel | Sequence[Kernel], times: int | None = None, swap: Pa
 
     ``kernel``: for the CPU. Kernels of a list share arrays by name: what one writes as ``"b"``, a later one
     that reads ``"b"`` reads, and an earlier one reads it in the next step. ``times``: steps, at least 1; a
-    call may say it: ``step(x, times=100)``. ``swap``: pairs ``(a, b)`` of names or tensors: what is ``a`` in
+    call may say it: ``step(x, times=100)``. Several need a ``swap``, or a kernel that writes what an
+    earlier one reads: else each step would do the same. ``swap``: pairs ``(a, b)`` of names or tensors: what is ``a`` in
     one step is ``b`` in the next. ``a`` is an output, or an input that is itself second in a pair: with
     ``swap=(("next", "now"), ("now", "before"))`` each step reads the results of two. Both have one shape and
     dtype.
@@ -160,6 +161,7 @@ class Repeated:
             view(_plain(x, name_of(b, True)), b, True) for x, b in zip(outs, self._outputs, strict=True)
         ]
         _check_apart(results, self._outputs)
+        self._check_moves(count)
         kept = self._kept(arrays, results, count)
         now = dict(zip((b.name for b in self._inputs), kept, strict=True))
         memory.table, tables = self._table(
@@ -215,6 +217,15 @@ class Repeated:
                     f"swap has {seen!r} which becomes another, and nothing writes it; begin with an output, "
                     f"one of {', '.join(written)}"
                 )
+
+    def _check_moves(self, count: int) -> None:
+        """Raises ArgumentError for several steps of which each would do the same."""
+        if count > 1 and not any(b.name in self._of for b in self._inputs):
+            reads, writes = (", ".join(repr(b.name) for b in x) for x in (self._inputs, self._outputs))
+            raise ArgumentError(
+                f"each of {count} steps would do the same: it reads {reads or 'nothing'} and writes {writes}; "
+                "say what becomes what, as in swap=[(an output, an input)], or take times=1"
+            )
 
     def _in_place(self, chains: Sequence[tuple[str, ...]]) -> tuple[list[Any], set[str]]:
         """The code of each kernel, and the outputs that it may write over the input that they become."""

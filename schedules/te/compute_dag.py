@@ -15,6 +15,7 @@ from typing import Any
 from schedules import expr as E
 from schedules.documents import Malformed, any_integer, any_text, items, list_of, nullable, record, wrong
 from schedules.dtypes import DTYPES
+from schedules.errors import WorkloadError
 from schedules.expr import Binary, Const, Expr, Load
 from schedules.expr_json import from_json, to_json
 from schedules.strides import flaw, row_major, settled, span
@@ -386,6 +387,14 @@ def _read_tensor(x: Any) -> Tensor:
 
 def _read_axis(x: Any) -> Axis:
     return Axis(*_PAIR(x))
+
+
+def require_dag(dag: object, who: str, other: str = "") -> None:
+    """Raise `WorkloadError` for what is no compute DAG. ``other``: what may be given in its place."""
+    if not isinstance(dag, ComputeDAG):
+        raise WorkloadError(
+            f"{who} takes a program, not a {type(dag).__name__}; give it te.dag(tensors){other}"
+        )
 
 
 def _read_reducer(x: Any) -> Reducer:

@@ -67,7 +67,6 @@ def narrowed(stage: Stage) -> Stage | None:
     ends = {a.var: (0, int(a.extent)) for a in stage.reduce_axes}
     others = list[Expr]()
     for c in stage.where:
-        assert isinstance(c, Compare)
         names = E.variables(c)
         v = next(iter(names), None)
         if E.loads(c) or E.holes(c) or len(names) > 1 or (v is not None and v not in ends):
@@ -76,6 +75,7 @@ def narrowed(stage: Stage) -> Stage | None:
             if not E.evaluate(c, {}):
                 return None
         else:
+            assert isinstance(c, Compare)
             ends[v] = _shared(ends[v], _ends_of(c, v, ends[v][1]))
             if ends[v][0] >= ends[v][1]:
                 return None

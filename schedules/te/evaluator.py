@@ -20,7 +20,7 @@ from schedules.errors import WorkloadError
 from schedules.expr import INDEX, Binary, Call, Cast, Compare, Const, Expr, Fma, Load, Logic, Select, Var
 from schedules.functions import FUNCTIONS
 from schedules.te import factored
-from schedules.te.compute_dag import Axis, ComputeDAG, Stage
+from schedules.te.compute_dag import Axis, ComputeDAG, Stage, require_dag
 from schedules.te.contraction import Terms, blocks_of, contract, product_of
 from schedules.te.domains import masked, narrowed
 from schedules.te.node_order import Outside, Parts, either, refuse, run, within
@@ -54,6 +54,7 @@ def evaluate(dag: ComputeDAG, inputs: Sequence[Array]) -> list[Array]:
     >>> te.evaluate(te.dag([x, y]), [np.arange(4, dtype="float32")])
     [array([0., 1., 4., 9.], dtype=float32)]
     """
+    require_dag(dag, "te.evaluate")
     if len(inputs) != len(dag.inputs):
         names = ", ".join(t.name for t in dag.inputs)
         raise WorkloadError(f"{len(inputs)} arrays given for {len(dag.inputs)} inputs ({names})")
@@ -237,7 +238,7 @@ def _fold(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:
 def cast(x: Array, dtype: str) -> Array:
     """Cast as kernels do: values out of an integer's range saturate, and NaN becomes 0."""
     if x.dtype.kind != "f" or not is_integer(dtype):
-        return x.astype(dtype)
+        return x.astype(DTYPES[dtype].numpy)
     values = DTYPES[dtype].range
     with np.errstate(invalid="ignore"):
         out = x.astype(dtype)
@@ -314,7 +315,7 @@ class BlockEvaluator:
         """The value of a node that loads nothing, of those of its operands."""
         match e:
             case Const(value=v, dtype=d):
-                return self._widen(np.asarray(v).astype(np.int64 if d == INDEX else d))
+                return self._widen(np.asarray(v).astype(np.int64 if d == INDEX else DTYPES[d].numpy))
             case Var(name=n):
                 return self.points[n]
             case Binary(op=op) | Compare(op=op):

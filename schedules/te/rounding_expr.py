@@ -205,7 +205,7 @@ class ErrorScope:
         """A node that neither loads nor chooses."""
         match e:
             case Const(value=v, dtype=d):
-                return wide(np.asarray(v).astype(d)), None
+                return wide(np.asarray(v).astype(DTYPES[d].numpy)), None
             case Binary(op=op, a=a):
                 return self._binary(op, E.dtype_of(a), *values)
             case Compare(op=op):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from schedules.errors import WorkloadError, suggest
-from schedules.te.compute_dag import ComputeDAG, Stage, Tensor
+from schedules.te.compute_dag import ComputeDAG, Stage, Tensor, require_dag
 from schedules.te.dims import check_stride
 from schedules.te.open_sizes import open_strides, with_room
 
@@ -24,6 +24,7 @@ def with_strides(dag: ComputeDAG, strides: Strides) -> ComputeDAG:
     >>> te.with_strides(dag, {"a": (1, 8)}).inputs[0].strides  # a is stored transposed
     (1, 8)
     """
+    require_dag(dag, "te.with_strides", ", or strides to te.placeholder")
     if not strides:
         return dag
     names = [t.name for t in dag.params]

@@ -322,6 +322,11 @@ WRONG = {
     "missing": (lambda: at.repeat(wave(), 3)(numbers()), "before, c not given"),
     "shape": (lambda: at.repeat(blur(), 3)(numbers(n=4)), r"input 'a' has shape \(4,\)"),
     "out": (lambda: at.repeat(blur(), 3)(numbers(), out=()), r"out must be 1 arrays \(b\), got 0"),
+    "the same": (
+        lambda: at.repeat(blur(), 3)(numbers()),
+        "each of 3 steps would do the same: it reads 'a' and writes 'b'; say what becomes what, as in swap=",
+    ),
+    "a chain": (lambda: at.repeat([blur(), blur("b", "c")])(numbers(), times=2), "reads 'a' and writes 'b', 'c'"),
     "outs": (
         lambda: at.repeat(field(), 3)(numbers(), numbers(), out=(OUT, OUT)),
         "output 'h1' shares memory with output 'e1'",

@@ -22,10 +22,13 @@ from schedules.errors import WorkloadError
 from schedules.expr import Const, Var
 from schedules.ir.nest import initial
 from schedules.passes.lower import lower
+from schedules.te import evaluator, rounding
 from schedules.te.compute_dag import ComputeDAG
-from schedules.te.domains import masked, points
+from schedules.te.domains import masked, narrowed, points
 from schedules.te.flops import count_flops
 from schedules.te.rounding import evaluate_with_bounds
+from schedules.te.rounding_expr import ComputedTensors, wide
+from schedules.te.scan_steps import step_of
 from schedules.te.smaller import lengths, with_length
 from schedules.te.structure import structure
 
@@ -236,6 +239,27 @@ def test_conditions_of_documents_are_affine_and_of_axes() -> None:
     ):
         with pytest.raises(ValueError, match=said):
             where(dag, cond)
+
+
+# -- points that are fixed, as in a step of a scan ------------------------------------------------
+
+
+@given(st.integers(0, 10**9), st.data())
+@settings(max_examples=100, deadline=None)
+def test_axes_of_a_step_end_where_its_domain_does(seed: int, data: st.DataObject) -> None:
+    dag = random_domain(Random(seed))
+    s, arrays = dag.stages[0], dict(zip((t.name for t in dag.inputs), whole_numbers(dag, seed), strict=True))
+    point = [data.draw(st.integers(0, a.extent - 1)) for a in s.axes]
+    step = step_of(replace(s, scan=tuple((a.var, 1) for a in s.axes)), point)
+    left = narrowed(step)
+    if left is None:
+        assert points(step) == 0
+    else:
+        assert points(left) == points(step) and all(len(E.variables(c)) > 1 for c in left.where)
+    want = [x[tuple(point)] for x in evaluator._stage(s, arrays)]
+    assert np.array_equal(evaluator._stage(step, arrays), want)
+    known = ComputedTensors({n: wide(x) for n, x in arrays.items()}, {})
+    assert np.array_equal([v for v, _ in rounding._stage(step, known)], want)
 
 
 # -- gradients -------------------------------------------------------------------------------

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -365,3 +367,15 @@ def test_groups_are_summed_a_group_at_a_time(
     monkeypatch.setattr(contraction, "MAX_CALLS", groups * depth)
     assert contraction.is_contracted(dag.stages[0])
     assert np.array_equal(te.evaluate(dag, [a, b])[0], np.concatenate([v @ u for u, v in parts]))
+
+
+def test_a_dtype_of_another_library_is_known_without_it() -> None:
+    code = (
+        "import sys, numpy as np; from schedules import te; x = te.placeholder((3,), 'float32', 'x');"
+        "y = te.compute((3,), lambda i: te.cast(te.cast(x[i], 'bfloat16'), 'float32') + te.cast("
+        "te.const(1.0, 'float8_e5m2'), 'float32'), 'y'); assert 'ml_dtypes' not in sys.modules;"
+        "from schedules.te.rounding import evaluate_with_bounds as b; a = [np.array([1, 2, 257], 'float32')];"
+        "print(te.evaluate(te.dag([x, y]), a)[0].tolist(), b(te.dag([x, y]), a).values[0].tolist())"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.strip() == "[2.0, 3.0, 257.0] [2.0, 3.0, 257.0]"

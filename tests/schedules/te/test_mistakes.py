@@ -267,3 +267,13 @@ def test_literals_that_are_chosen_have_the_dtype_that_they_meet(
         read = te.inputs([y])
         results.append(te.evaluate(te.dag([*read, y]), [arrays[t] for t in read])[0])
     assert np.array_equal(*results)
+
+
+def test_what_takes_programs_says_how_tensors_become_one() -> None:
+    y = te.compute((4,), lambda i: F[i] + 1.0, "y")
+    for call, who in (
+        (lambda: te.with_strides([F, y], {"y": (2,)}), "te.with_strides"),  # type: ignore[arg-type]
+        (lambda: te.evaluate([F, y], [np.zeros(4, "float32")]), "te.evaluate"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(WorkloadError, match=rf"{who} takes a program, not a list; give it te.dag\("):
+            call()
