@@ -149,7 +149,7 @@ class Draw:
         return max((float(np.mean([np.isnan(x[i]).mean() for i in at])) for x, at in floats), default=0.0)
 
 
-def judged(dag: ComputeDAG, inputs: Sequence[np.ndarray], **kind: bool) -> Draw:
+def judged(dag: ComputeDAG, inputs: Sequence[np.ndarray], **kind: Any) -> Draw:
     """These inputs with their right outputs. ``kind``: keywords of `evaluate_with_bounds`."""
     from schedules.te.rounding import evaluate_with_bounds
 

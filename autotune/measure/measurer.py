@@ -24,6 +24,7 @@ from autotune.measure.results import Control, Measurement, Nominal, Options
 from autotune.measure.runner import Builder, Runner, building_died, running_died
 from autotune.measure.timing import finals_s
 from autotune.targets import usable_cpus
+from schedules.errors import WorkloadError
 from schedules.model import Target, Trace, Workload
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.open_sizes import at
@@ -38,16 +39,28 @@ FINAL_TIMEOUT_S, FINAL_SLACK = 120.0, 3.0  # for finalists, or times what they s
 
 class _Judge:
     """Gives inputs their right outputs. ``late``: whether that took more than ``whole_s`` seconds once, as
-    others have the CPUs, or the estimate was wrong. ``waiting``: as of `Measurer`."""
+    others have the CPUs, or the estimate was wrong. ``most_s``, ``waiting``: as of `Measurer`."""
 
-    def __init__(self, right: Judge, whole_s: float, waiting: Callable[[], None]) -> None:
-        self._right, self._whole_s, self._waiting = right, whole_s, waiting
+    def __init__(
+        self, right: Judge, whole_s: float, most_s: float, waiting: Callable[[], None]
+    ) -> None:
+        self._right, self._whole_s, self._most_s, self._waiting = right, whole_s, most_s, waiting
         self.late = False
 
     def __call__(self, dag: ComputeDAG, inputs: Sequence[np.ndarray], **kind: bool) -> Draw:
-        self._waiting()
-        begin = time.monotonic()
-        draw = self._right(dag, inputs, **kind)
+        begin, begun = time.monotonic(), time.thread_time()
+
+        def waiting() -> None:
+            self._waiting()
+            if time.thread_time() - begun > self._most_s:
+                raise WorkloadError(
+                    f"computing the right result of {', '.join(dag.outputs)}, with which kernels are "
+                    f"compared, takes more than the {self._most_s:g} s there are; give more time, or use "
+                    "smaller sizes"
+                )
+
+        waiting()
+        draw = self._right(dag, inputs, waiting=waiting, **kind)
         self.late |= time.monotonic() - begin > self._whole_s
         return draw
 
@@ -58,12 +71,13 @@ class Measurer:
 
     ``build``: function (ComputeDAG, Trace, Target) -> object bytes, as "module:function".
     ``in_part``: compute the right outputs of the `draws` at a few places only (`measure.sampled`).
-    ``whole_s``: if those of a draw took more seconds than this, there are no other draws.
+    ``whole_s``: if those of a draw took more seconds than this, there are no other draws. ``most_s``: seconds
+    of this thread that those of a draw may take, else `WorkloadError` is raised.
     ``tolerance``: largest error of outputs; default: what rounding explains.
     ``nominal``: that of another measurer of the same target, so that times compare; default: measured first.
     ``control``: that of another measurer of the workload; default: chosen among the first candidates.
 
-    ``waiting``: called before the right outputs of each draw are computed; what it raises ends that.
+    ``waiting``: called many times while right outputs are computed; what it raises ends that.
 
     Use it as a context manager, from one thread. Its processes end with it. A candidate's failure is a
     `Measurement`; `MeasureError` means that measuring itself does not work.
@@ -85,6 +99,7 @@ class Measurer:
         options: Options | None = None,
         in_part: bool = False,
         whole_s: float = math.inf,
+        most_s: float = math.inf,
         nominal: Nominal | None = None,
         control: Control | None = None,
         waiting: Callable[[], None] = lambda: None,
@@ -94,7 +109,7 @@ class Measurer:
         named = workload.canonical if isinstance(workload, Workload) else workload
         right, most_bytes = (sampled.judged_in_part, sampled.MOST_BYTES) if in_part else (judged, MOST_BYTES)
 
-        judge = _Judge(right, whole_s, waiting)
+        judge = _Judge(right, whole_s, most_s, waiting)
         plain = random_inputs(dag.largest)
         chosen = [
             x.within(tolerance) for x in draws(dag.largest, 0, judge, most_bytes, plain, lambda: judge.late)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -81,7 +82,7 @@ def _nodes(s: Stage) -> int:
     return sum(len(E.distinct(v)) for v in each)
 
 
-def judged_in_part(dag: ComputeDAG, inputs: Sequence[np.ndarray], **kind: bool) -> Draw:
+def judged_in_part(dag: ComputeDAG, inputs: Sequence[np.ndarray], **kind: Any) -> Draw:
     """`judged` in `BOXES` boxes of each output. Elsewhere any number passes that was written: bounds are
     infinite there."""
     reference = tuple(np.zeros(dag.tensors[n].shape, dag.tensors[n].dtype) for n in dag.outputs)

@@ -112,6 +112,7 @@ def measurer(
         options=limits,
         in_part=in_part,
         whole_s=LATE * reference_s,
+        most_s=LATE * max(budget_s, LEAST_S),
         nominal=nominal,
         control=control,
         waiting=waiting,

@@ -7,15 +7,17 @@ values that stand in memory whatever the order of all else is, as each element h
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import replace
+from functools import lru_cache
 from itertools import takewhile
 
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
-from schedules.ir import Block, Loop, Nest, blocks, loops_around
+from schedules.ir import Block, Loop, Nest
 from schedules.ir.deps import unshifted
 from schedules.ir.nest import bound, domain, places_of, readers, reads, writers
+from schedules.ir.nest_index import index_of
 from schedules.te.infeasible import impossible
 from schedules.te.inside import guarded_loads
 from schedules.te.sizes_in_values import without_holes
@@ -23,12 +25,14 @@ from schedules.te.sizes_in_values import without_holes
 # How a loop of the read is called beside that of the write.
 _OTHER = "'"
 _SERIAL = ("serial", "unroll")
+# Variable, extent and kind of loops, from the outside.
+Around = tuple[tuple[str, Expr, str], ...]
 
 
 def carried_buffers(nest: Nest) -> frozenset[str]:
     """Buffers that a block reads before a block that writes them, or that writes them itself at another
     place: those of values that later iterations read."""
-    order = blocks(nest.body)
+    order = index_of(nest.body).blocks
     last = {w.buffer: n for n, b in enumerate(order) for w in b.writes}
     found = set()
     for n, b in enumerate(order):
@@ -59,28 +63,44 @@ def late_read(nest: Nest, buffers: Collection[str]) -> str:
     return ""
 
 
-def _reads(b: Block, buffer: str) -> Iterator[tuple[Load, tuple[Expr, ...]]]:
+@lru_cache(maxsize=1 << 12)  # a primitive changes few blocks, and sketches have many in common
+def _reads(b: Block, buffer: str) -> tuple[tuple[Load, tuple[Expr, ...]], ...]:
     """Reads of a buffer, with the conditions on the block's axes under which they happen."""
-    seen = set()
-    for e, guards in (*((v, b.where) for v in (*b.values, *places_of(b))), *((w, ()) for w in b.where)):
-        for x in guarded_loads(e, guards):
-            if x[0].buffer == buffer and x not in seen:
-                seen.add(x)
-                yield x
+    parts = (*((v, b.where) for v in (*b.values, *places_of(b))), *((w, ()) for w in b.where))
+    found = (x for e, guards in parts for x in guarded_loads(e, guards) if x[0].buffer == buffer)
+    return tuple(dict.fromkeys(found))
 
 
-def _after(nest: Nest, w: Block, r: Block, load: Load, guards: Sequence[Expr]) -> bool:
+def _after(nest: Nest, w: Block, r: Block, load: Load, guards: tuple[Expr, ...]) -> bool:
     """Whether each read of the load comes after all writes of ``w`` to its element."""
-    loops, others = (loops_around(b, nest.body) for b in (w, r))
-    shared = [a for a, b in takewhile(lambda p: p[0] is p[1], zip(loops, others, strict=False))]
+    index = index_of(nest.body)
+    loops, others = ([x for x in index.path(b) if isinstance(x, Loop)] for b in (w, r))
+    shared = sum(1 for _ in takewhile(lambda p: p[0] is p[1], zip(loops, others, strict=False)))
     ordered = w is not r and _stands_before(nest, w, r)
     if ordered and not shared:
         return True
     if any(E.holes(x.extent) for x in (*loops, *others)):
         return True  # numeric: decided when the trace is replayed with numbers
+    around = (tuple((x.var, x.extent, x.kind) for x in each) for each in (loops, others))
+    return _proved_after(w, r, load, guards, *around, shared, ordered)
+
+
+@lru_cache(maxsize=1 << 13)
+def _proved_after(
+    w: Block,
+    r: Block,
+    load: Load,
+    guards: tuple[Expr, ...],
+    loops: Around,
+    others: Around,
+    shared: int,
+    ordered: bool,
+) -> bool:
+    """`_after`. ``loops``, ``others``: those around the write and the read, of which so many are the same
+    ones. ``ordered``: whether the write stands before the read in an iteration."""
     # Tiles that are moved inwards run some instances again, later, and with the values that stand there.
     w, r = (replace(b, binds=tuple(map(unshifted, b.binds))) for b in (w, r))
-    env: dict[str, Expr] = {x.var: Var(x.var + _OTHER) for x in others}
+    env: dict[str, Expr] = {v: Var(v + _OTHER) for v, _, _ in others}
     ranges = dict(_ranges(loops, ""))
     ranges |= dict(_ranges(others, _OTHER))
 
@@ -97,9 +117,9 @@ def _after(nest: Nest, w: Block, r: Block, load: Load, guards: Sequence[Expr]) -
     ]
     conds = [c for c in conds if c != E.TRUE]
     equal: list[Expr] = []
-    for x in shared:
-        a, b = Var(x.var), Var(x.var + _OTHER)
-        wrong = [b < a] if x.kind in _SERIAL else [b < a, a < b]
+    for var, _, kind in loops[:shared]:
+        a, b = Var(var), Var(var + _OTHER)
+        wrong = [b < a] if kind in _SERIAL else [b < a, a < b]
         if not all(impossible((*conds, *equal, c), ranges) for c in wrong):
             return False
         equal.append(E.compare("==", a, b))
@@ -108,11 +128,11 @@ def _after(nest: Nest, w: Block, r: Block, load: Load, guards: Sequence[Expr]) -
     return impossible((*conds, *equal), ranges)
 
 
-def _ranges(loops: Sequence[Loop], suffix: str) -> Iterator[tuple[str, tuple[int, int]]]:
-    for x in loops:
-        n = x.extent.value if isinstance(x.extent, Const) else 2**40
-        yield x.var + suffix, (0, int(n) - 1)
+def _ranges(loops: Around, suffix: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    for var, extent, _ in loops:
+        n = extent.value if isinstance(extent, Const) else 2**40
+        yield var + suffix, (0, int(n) - 1)
 
 
 def _stands_before(nest: Nest, a: Block, b: Block) -> bool:
-    return next(x for x in blocks(nest.body) if x is a or x is b) is a
+    return next(x for x in index_of(nest.body).blocks if x is a or x is b) is a

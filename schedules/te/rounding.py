@@ -23,7 +23,7 @@ accurate than sums of parts.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -86,15 +86,21 @@ def growth(terms: int, steady: bool = False) -> float:
 
 
 def evaluate_with_bounds(
-    dag: ComputeDAG, inputs: Sequence[Array], *, signs: bool = False, steady: bool = False
+    dag: ComputeDAG,
+    inputs: Sequence[Array],
+    *,
+    signs: bool = False,
+    steady: bool = False,
+    waiting: Callable[[], None] = lambda: None,
 ) -> Bounded:
     """The outputs of ``dag`` for ``inputs`` (in its order), and the largest error of a right kernel.
 
     ``signs``: the inputs are drawn independently with random signs. Parts of a sum of their products then
     have the size of the sum's root, and a sum of any length has an error of at most `SIGNED` ``u * Σ|terms|``
     (N. Higham and T. Mary, *Sharper probabilistic backward error analysis for basic linear algebra kernels
-    with random data*, 2020). ``steady``: the inputs have few different elements (see `growth`). Raises
-    `WorkloadError` if the expression reads out of bounds.
+    with random data*, 2020). ``steady``: the inputs have few different elements (see `growth`). ``waiting``:
+    called many times a second; what it raises ends the evaluation. Raises `WorkloadError` if the expression
+    reads out of bounds.
     """
     known = ComputedTensors(
         {t.name: wide(np.asarray(x)) for t, x in zip(dag.inputs, inputs, strict=True)},
@@ -102,6 +108,7 @@ def evaluate_with_bounds(
         frozenset(t.name for t in dag.inputs) if signs else frozenset(),
         steady,
         {s.name: found for s in dag.stages if (found := place(dag, s)) is not None},
+        waiting,
     )
     values, bounds = [], []
     with np.errstate(all="ignore"):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -26,13 +26,15 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class ComputedTensors:
-    """Tensors computed so far. A tensor without errors is exact. ``signs``: inputs of random signs."""
+    """Tensors computed so far. A tensor without errors is exact. ``signs``: inputs of random signs.
+    ``waiting``: called at each block; what it raises ends the evaluation."""
 
     values: dict[str, Array]
     errors: dict[str, Array]
     signs: frozenset[str] = frozenset()
     steady: bool = False
     places: Mapping[str, Choice] = field(default_factory=dict)  # of stages that find the place of an extreme
+    waiting: Callable[[], None] = lambda: None
 
 
 # (value, its largest error or None); of a condition: (truth, where it may flip).
@@ -173,6 +175,7 @@ class ErrorScope:
     ) -> None:
         self.stage, self.known, self.times = stage, known, times
         self.scope = BlockEvaluator(stage, points, known.values)
+        known.waiting()
 
     def value(self, e: Expr, mask: Any = True) -> Value:
         """The value of ``e`` at every point. Only points of ``mask`` must be valid. Raises
