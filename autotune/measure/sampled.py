@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -16,7 +17,8 @@ from schedules.te.domains import masked, narrowed
 from schedules.te.factored import gathered, split_sum
 from schedules.te.flops import count_flops
 from schedules.te.part import Box, Part, part
-from schedules.te.scan_steps import typical_step
+from schedules.te.rounding_chain import chain_of
+from schedules.te.scan_steps import cumulative_of, typical_step
 from schedules.te.scans import groups
 from schedules.te.scattered import term_axes
 
@@ -31,9 +33,9 @@ MOST_BYTES = 1 << 25
 # Seconds that a reference takes for a point of a sum of products, and for one of anything else with at most
 # NODES operations.
 PRODUCT_S, POINT_S, NODES = 1e-9, 3e-8, 64
-# Seconds that a stage of a scan takes for a step, for each operation of it, and for a point of a product of a
-# few rows, which is not read from a cache.
-STEP_S, NODE_S, ROW_S = 2e-5, 5e-6, 5e-9
+# Seconds that a stage of a scan takes for a step, for each operation of it, for a point of a product of a few
+# rows, which is not read from a cache, and for an operation of a chain of numbers.
+STEP_S, NODE_S, ROW_S, NUMBER_S = 6e-5, 5e-6, 5e-9, 5e-7
 DRAW_S = 3e-8  # for drawing an element of an input
 
 
@@ -56,6 +58,11 @@ def whole_s(dag: ComputeDAG) -> float:
 
 
 def _scan_s(stages: Sequence[Stage]) -> float:
+    chain = chain_of(stages)
+    if chain is not None and cumulative_of(stages) is None:
+        nodes = sum(len(E.distinct(v)) for v in chain.values)
+        ahead = sum(_stage_s(replace(s, scan=()), PRODUCT_S) for s in chain.ahead)
+        return ahead + NUMBER_S * nodes * stages[0].axes[0].extent
     steps, each = typical_step(stages)
     return steps * sum(STEP_S + NODE_S * _nodes(s) + _stage_s(s, ROW_S) for s in each)
 

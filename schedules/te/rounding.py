@@ -42,6 +42,7 @@ from schedules.te.contraction import Terms, contract, factors, part_read, produc
 from schedules.te.domains import masked, narrowed
 from schedules.te.evaluator import BINARY, blocks, grid, without_terms
 from schedules.te.places import Extremes, place
+from schedules.te.rounding_chain import run_chain
 from schedules.te.rounding_expr import (
     ComputedTensors,
     ErrorScope,
@@ -169,6 +170,8 @@ def _scan(stages: Sequence[Stage], known: ComputedTensors) -> None:
 
     found = cumulative_of(stages)
     if found is None or found.op == "*":  # errors of products grow with their factors
+        if run_chain(stages, known, lambda s: _stage(s, known)):
+            return
         run_scan(stages, known.values, lambda s: _stage(s, known), put)
         return
     (s,), t = stages, stages[0].outputs[0]

@@ -204,6 +204,10 @@ class ErrorScope:
             return *self._select(*values), outside
         return *self._computed(e, values), outside
 
+    def of(self, e: Expr, values: list[Value]) -> Value:
+        """A node that loads nothing, of those of its operands."""
+        return self._select(*values) if isinstance(e, Select) else self._computed(e, values)
+
     def _computed(self, e: Expr, values: list[Value]) -> Value:
         """A node that neither loads nor chooses."""
         match e:

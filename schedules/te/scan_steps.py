@@ -30,7 +30,7 @@ Evaluate = Callable[[Stage], Sequence[Any]]
 # Where the outputs of a stage go: its name, the place, the outputs.
 Put = Callable[[Stage, tuple[Any, ...], Sequence[Any]], None]
 # The axis along which points are that are done together, and the tensors that have their places.
-_TOGETHER, _PLACES = "at_once", "places_of_scan"
+_TOGETHER, PLACES = "at_once", "places_of_scan"
 # Largest weight of a scan axis.
 _MOST_WEIGHT = 8
 
@@ -41,25 +41,25 @@ def run_scan(stages: Sequence[Stage], places: dict[str, Array], stage: Evaluate,
     first = stages[0]
     weights = weights_of(tuple(map(VeryStage, stages))) if len(first.scan) > 1 else None
     if weights is None:
-        found = [Cast(INDEX, Load(f"{_PLACES}{d}", (), "int64")) for d in range(len(first.scan))]
+        found = [Cast(INDEX, Load(f"{PLACES}{d}", (), "int64")) for d in range(len(first.scan))]
         # maps look the point up; sums have it as a number, as products of matrices do
         maps = {n: _step(s, found) for n, s in enumerate(stages) if s.reducer is None}
         for point in points(first):
             for d, at in enumerate(point):
-                places[f"{_PLACES}{d}"] = np.asarray(at)
+                places[f"{PLACES}{d}"] = np.asarray(at)
             for n, s in enumerate(stages):
                 put(s, _at(s, point), stage(maps[n] if n in maps else step_of(s, point)))
         return
     for wave in _waves(first, weights):
         for d, own in enumerate(wave):
-            places[f"{_PLACES}{d}"] = own
+            places[f"{PLACES}{d}"] = own
         for s in stages:
             positions = scan_positions(s)
             each = range(len(s.axes))
             # numpy puts the axis of index arrays first where others stand between these, else in their place
             front = min(positions) if _adjacent([d in positions for d in each]) else 0
             where = tuple(wave[positions.index(d)] if d in positions else slice(None) for d in each)
-            put(s, where, [_moved(x, front) for x in stage(_wave_of(s, len(wave[0])))])
+            put(s, where, [_moved(x, front) for x in stage(wave_of(s, len(wave[0])))])
 
 
 def typical_step(stages: Sequence[Stage]) -> tuple[int, tuple[Stage, ...]]:
@@ -73,7 +73,7 @@ def typical_step(stages: Sequence[Stage]) -> tuple[int, tuple[Stage, ...]]:
         middle = [n // 2 for n in extents]
         return prod(extents), tuple(step_of(x, middle) for x in stages)
     steps = 1 + sum(k * (n - 1) for k, n in zip(weights, extents, strict=True))
-    return steps, tuple(_wave_of(x, -(-prod(extents) // steps)) for x in stages)
+    return steps, tuple(wave_of(x, -(-prod(extents) // steps)) for x in stages)
 
 
 def points(s: Stage) -> Iterator[tuple[int, ...]]:
@@ -94,10 +94,11 @@ def _step(s: Stage, point: Sequence[Expr]) -> Stage:
     return _without(s, {v: e for (v, _), e in zip(s.scan, point, strict=True)}, ())
 
 
-def _wave_of(s: Stage, count: int) -> Stage:
-    """What a stage does at so many points of its scan together, which lie along a first axis."""
+def wave_of(s: Stage, count: int) -> Stage:
+    """What a stage does at so many points of its scan together, which lie along a first axis. Tensors
+    `PLACES` and a number have the points, one for each axis of the scan."""
     at = (Var(_TOGETHER),)
-    found = {v: Cast(INDEX, Load(f"{_PLACES}{d}", at, "int64")) for d, (v, _) in enumerate(s.scan)}
+    found = {v: Cast(INDEX, Load(f"{PLACES}{d}", at, "int64")) for d, (v, _) in enumerate(s.scan)}
     return _without(s, found, (Axis(_TOGETHER, count),))
 
 
