@@ -41,9 +41,7 @@ class _Judge:
     """Gives inputs their right outputs. ``late``: whether that took more than ``whole_s`` seconds once, as
     others have the CPUs, or the estimate was wrong. ``most_s``, ``waiting``: as of `Measurer`."""
 
-    def __init__(
-        self, right: Judge, whole_s: float, most_s: float, waiting: Callable[[], None]
-    ) -> None:
+    def __init__(self, right: Judge, whole_s: float, most_s: float, waiting: Callable[[], None]) -> None:
         self._right, self._whole_s, self._most_s, self._waiting = right, whole_s, most_s, waiting
         self.late = False
 

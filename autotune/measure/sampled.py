@@ -16,8 +16,8 @@ from schedules.te.contraction import is_contracted
 from schedules.te.domains import masked, narrowed
 from schedules.te.factored import gathered, split_sum
 from schedules.te.flops import count_flops
+from schedules.te.number_chains import chain_of
 from schedules.te.part import Box, Part, part
-from schedules.te.rounding_chain import chain_of
 from schedules.te.scan_steps import cumulative_of, typical_step
 from schedules.te.scans import groups
 from schedules.te.scattered import term_axes
@@ -58,8 +58,8 @@ def whole_s(dag: ComputeDAG) -> float:
 
 
 def _scan_s(stages: Sequence[Stage]) -> float:
-    chain = chain_of(stages)
-    if chain is not None and cumulative_of(stages) is None:
+    chain, whole = chain_of(stages), cumulative_of(stages)
+    if chain is not None and (whole is None or whole.op == "*"):
         nodes = sum(len(E.distinct(v)) for v in chain.values)
         ahead = sum(_stage_s(replace(s, scan=()), PRODUCT_S) for s in chain.ahead)
         return ahead + NUMBER_S * nodes * stages[0].axes[0].extent

@@ -44,10 +44,10 @@ def repeat(kernel: Kernel | Sequence[Kernel], times: int | None = None, swap: Pa
     ``kernel``: for the CPU. Kernels of a list share arrays by name: what one writes as ``"b"``, a later one
     that reads ``"b"`` reads, and an earlier one reads it in the next step. ``times``: steps, at least 1; a
     call may say it: ``step(x, times=100)``. Several need a ``swap``, or a kernel that writes what an
-    earlier one reads: else each step would do the same. ``swap``: pairs ``(a, b)`` of names or tensors: what is ``a`` in
-    one step is ``b`` in the next. ``a`` is an output, or an input that is itself second in a pair: with
-    ``swap=(("next", "now"), ("now", "before"))`` each step reads the results of two. Both have one shape and
-    dtype.
+    earlier one reads: else each would do the same. ``swap``: pairs ``(a, b)`` of names or tensors: what
+    is ``a`` in one step is ``b`` in the next. ``a`` is an output, or an input that is itself second in a
+    pair: with ``swap=(("next", "now"), ("now", "before"))`` each step reads the results of two. Both have one
+    shape and dtype.
 
     The callable takes all arrays that a step reads and that no earlier kernel of it writes, in the order of
     the kernels' inputs, or by name, as they are before the first step. It returns what each kernel wrote in
@@ -223,8 +223,8 @@ class Repeated:
         if count > 1 and not any(b.name in self._of for b in self._inputs):
             reads, writes = (", ".join(repr(b.name) for b in x) for x in (self._inputs, self._outputs))
             raise ArgumentError(
-                f"each of {count} steps would do the same: it reads {reads or 'nothing'} and writes {writes}; "
-                "say what becomes what, as in swap=[(an output, an input)], or take times=1"
+                f"each of {count} steps would do the same: it reads {reads or 'nothing'} and writes {writes}"
+                "; say what becomes what, as in swap=[(an output, an input)], or take times=1"
             )
 
     def _in_place(self, chains: Sequence[tuple[str, ...]]) -> tuple[list[Any], set[str]]:

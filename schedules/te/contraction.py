@@ -226,8 +226,8 @@ def _affine(e: Expr) -> tuple[str | None, int, int] | None:
 
 
 def part_read(x: Load, shape: Sequence[int], extents: Mapping[str, int]) -> tuple[tuple[Any, ...], Load]:
-    """(the part of a tensor that a load reads, as numbers and slices; the same load of that part). A dimension
-    whose index is not affine in one axis is whole."""
+    """(the part of a tensor that a load reads, as numbers and slices; the same load of that part). A
+    dimension whose index is not affine in one axis is whole."""
     at, left = list[Any](), list[Expr]()
     for i, n in zip(x.indices, shape, strict=True):
         var, a, c = _affine(i) or ("", 0, 0)

@@ -24,6 +24,7 @@ from schedules.te.compute_dag import Axis, ComputeDAG, Stage, require_dag
 from schedules.te.contraction import Terms, blocks_of, contract, product_of
 from schedules.te.domains import masked, narrowed
 from schedules.te.node_order import Outside, Parts, either, refuse, run, within
+from schedules.te.number_chains import Arithmetic, Rounds, run_chain
 from schedules.te.open_sizes import at, sizes_of
 from schedules.te.scan_steps import accumulated, cumulative_of, first_of, run_scan, step_of
 from schedules.te.scans import groups
@@ -93,12 +94,31 @@ def _scan(stages: Sequence[Stage], arrays: dict[str, Array]) -> None:
 
     found = cumulative_of(stages)
     if found is None:
+        chain = run_chain(stages, arrays, _plainly(arrays), lambda s: [(x, None) for x in _stage(s, arrays)])
+        if chain is not None:
+            for t in (o for s in stages for o in s.outputs):
+                arrays[t.name] = chain[t.name][0].astype(t.dtype)
+            return
         run_scan(stages, arrays, lambda s: _stage(s, arrays), put)
         return
     (s,) = stages
     first = first_of(s, found)
     (start,) = _stage(step_of(s, (first,)), arrays)
     arrays[s.name] = accumulated(found, start, _stage(found.term, arrays)[0], BINARY[found.op])
+
+
+def _plainly(arrays: Mapping[str, Array]) -> Arithmetic:
+    """The arithmetic of numbers of their dtype. A sum, a product or a quotient of two float32 in float64 is
+    rounded to the same float32."""
+
+    def of(s: Stage) -> Any:
+        scope = BlockEvaluator(s.name, {}, arrays)
+        return lambda e, operands: (scope.of(e, [v for v, _ in operands]), None)
+
+    def rounds(dtype: str) -> Rounds:
+        return (lambda v, e: (float(np.float32(v)), 0.0)) if dtype == "float32" else (lambda v, e: (v, 0.0))
+
+    return Arithmetic(of, rounds, wide=False)
 
 
 def _stage(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:
@@ -310,6 +330,12 @@ class BlockEvaluator:
                 outside = either((operands[0][1], within(of_a, cond), within(of_b, ~cond)))
             return np.where(cond, a, b), outside
         return self._computed(e, values), outside
+
+    def of(self, e: Expr, values: list[Any]) -> Any:
+        """A node that loads nothing, of those of its operands; of a comparison with itself one."""
+        if isinstance(e, Compare) and len(values) == 1:
+            values = values * 2
+        return np.where(*values) if isinstance(e, Select) and len(values) == 3 else self._computed(e, values)
 
     def _computed(self, e: Expr, values: list[Any]) -> Any:
         """The value of a node that loads nothing, of those of its operands."""

@@ -41,8 +41,8 @@ from schedules.te.compute_dag import ComputeDAG, Stage
 from schedules.te.contraction import Terms, contract, factors, part_read, product_of, size
 from schedules.te.domains import masked, narrowed
 from schedules.te.evaluator import BINARY, blocks, grid, without_terms
+from schedules.te.number_chains import Arithmetic, Rounds, run_chain
 from schedules.te.places import Extremes, place
-from schedules.te.rounding_chain import run_chain
 from schedules.te.rounding_expr import (
     ComputedTensors,
     ErrorScope,
@@ -170,7 +170,12 @@ def _scan(stages: Sequence[Stage], known: ComputedTensors) -> None:
 
     found = cumulative_of(stages)
     if found is None or found.op == "*":  # errors of products grow with their factors
-        if run_chain(stages, known, lambda s: _stage(s, known)):
+        chain = run_chain(stages, known.values, _with_errors(known), lambda s: _stage(s, known))
+        if chain is not None:
+            for t in (o for s in stages for o in s.outputs):
+                known.values[t.name], errors = chain[t.name]
+                if errors.any():
+                    known.errors[t.name] = kept(errors, t.dtype)
             return
         run_scan(stages, known.values, lambda s: _stage(s, known), put)
         return
@@ -188,6 +193,23 @@ def _scan(stages: Sequence[Stage], known: ComputedTensors) -> None:
         every = np.abs(v) * unit_roundoff(t.dtype)
         e = e + accumulated(found, np.take(every, first, found.axis), every, np.add)
     known.errors[t.name] = kept(wrapped(v, e), t.dtype)
+
+
+def _with_errors(known: ComputedTensors) -> Arithmetic:
+    """The arithmetic of numbers with errors."""
+
+    def rounds(dtype: str) -> Rounds:
+        unit, single = unit_roundoff(dtype), dtype == "float32"
+        least = unit * float(np.finfo(dtype).tiny)
+
+        def once(v: float, e: float) -> tuple[float, float]:
+            if e or v != (float(np.float32(v)) if single else round(v)):
+                e += abs(v) * unit + least
+            return v, e
+
+        return once
+
+    return Arithmetic(lambda s: ErrorScope(s.name, {}, known).of, rounds, wide=True)
 
 
 def _stage(stage: Stage, known: ComputedTensors) -> list[Value]:

@@ -63,9 +63,10 @@ def run_scan(stages: Sequence[Stage], places: dict[str, Array], stage: Evaluate,
 
 
 def typical_step(stages: Sequence[Stage]) -> tuple[int, tuple[Stage, ...]]:
-    """(how many steps a group takes, what its stages do in one in the middle)."""
+    """(how many steps a group takes where errors are computed too, what its stages do in one in the middle).
+    Cumulative functions take one, but for products, whose errors grow with their factors."""
     s = stages[0]
-    if cumulative_of(stages) is not None:
+    if (found := cumulative_of(stages)) is not None and found.op != "*":
         return 1, tuple(replace(x, scan=()) for x in stages)
     extents = scan_extents(s)
     weights = weights_of(tuple(map(VeryStage, stages))) if len(extents) > 1 else None

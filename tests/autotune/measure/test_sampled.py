@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -108,3 +110,34 @@ def test_what_people_tune_is_not_refused(op: str, scale: int) -> None:
         "max_pool2d": {"h": 16 * scale, "w": 16 * scale, "c": 16 * scale, "k": 3, "stride": 2, "padding": 1},
     }
     assert plan(ops.workload(op, sizes[op]).dag, 6.0)[1] < REFERENCE_S
+
+
+def test_a_scatter_takes_as_long_as_its_terms() -> None:
+    n = 400_000
+    x, k = te.placeholder((n,), "float64", "x"), te.placeholder((n,), "int32", "k")
+    sums = te.histogram(k, 1000, weights=x, name="sums")
+    assert whole_s(te.dag([x, k, sums])) < 1.0
+
+
+def test_a_scan_takes_as_long_as_its_steps() -> None:
+    def steps(n: int, m: int) -> float:
+        x, y = te.placeholder((n, m), "float32", "x"), te.state((n, m), "float32", name="y", init=0.0)
+        return whole_s(te.dag([x, te.scan(y, te.compute((n, m), lambda i, j: y[i - 1, j] * x[i, j], "y"))]))
+
+    assert steps(100_000, 8) > 5.0 > steps(1_000, 8) > 0.02  # some 0.2 ms each
+    x, y = te.placeholder((10**6,), "float32", "x"), te.state((10**6,), "float32", name="y", init=0.0)
+    chain = te.dag([x, te.scan(y, te.compute((10**6,), lambda i: y[i - 1] * 0.5 + x[i], "y"))])
+    assert whole_s(chain) < 10.0
+
+
+def test_a_factorisation_takes_as_long_as_what_its_steps_sum() -> None:
+    n = 1000
+    a, low = te.placeholder((n, n), "float64", "a"), te.state((n, n), "float64", axis=0, name="low")
+
+    def products(c: Any, i: Any) -> Any:
+        k = te.reduce_axis((0, c), "k")
+        return te.sum(low[k, i] * low[k, c], axis=k)
+
+    s = te.compute((n, n), products, "s")
+    out = te.scan(low, te.compute((n, n), lambda c, i: a[i, c] - s[c, i], "low"))
+    assert 1.0 < whole_s(te.dag([a, out])) < 6.0

@@ -326,7 +326,10 @@ WRONG = {
         lambda: at.repeat(blur(), 3)(numbers()),
         "each of 3 steps would do the same: it reads 'a' and writes 'b'; say what becomes what, as in swap=",
     ),
-    "a chain": (lambda: at.repeat([blur(), blur("b", "c")])(numbers(), times=2), "reads 'a' and writes 'b', 'c'"),
+    "a chain": (
+        lambda: at.repeat([blur(), blur("b", "c")])(numbers(), times=2),
+        "reads 'a' and writes 'b', 'c'",
+    ),
     "outs": (
         lambda: at.repeat(field(), 3)(numbers(), numbers(), out=(OUT, OUT)),
         "output 'h1' shares memory with output 'e1'",

@@ -23,7 +23,7 @@ from autotune.tuning.options import TuneOptions
 from autotune.tuning.site import Here
 from kernels_db import Log
 from schedules import ops
-from schedules.errors import ScheduleError
+from schedules.errors import ScheduleError, WorkloadError
 from schedules.model import Target, Trace
 from schedules.space import derive
 from schedules.space.sketch_builder import SketchBuilder, enumerate_drafts
@@ -184,3 +184,11 @@ def test_a_reference_that_takes_longer_than_planned_is_the_only_one(monkeypatch:
     made.clear()
     Measurer(dag, TARGET, whole_s=1.0)
     assert len(made) == 1
+
+
+def test_a_reference_that_takes_much_longer_than_planned_ends() -> None:
+    dag = ops.workload("softmax", {"m": 64, "n": 64}).dag
+    with pytest.raises(
+        WorkloadError, match=r"right result of .* takes more than the 0 s there are; give more"
+    ):
+        Measurer(dag, TARGET, most_s=0.0)

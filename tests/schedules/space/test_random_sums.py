@@ -409,7 +409,9 @@ def candidates(case: Case, t: Target, seed: int, instructed: int) -> Iterator[tu
             )
 
 
-def right(case: Case, inputs: list[np.ndarray], got: list[np.ndarray], want: list[np.ndarray], what: str) -> None:
+def right(
+    case: Case, inputs: list[np.ndarray], got: list[np.ndarray], want: list[np.ndarray], what: str
+) -> None:
     """Sums of float32 that reach 2**24 depend on their order: then bounds of error say what is right."""
     if not any(w.dtype == np.float32 and np.abs(w).max(initial=0) >= 2**24 for w in want):
         return same(got, want, what)

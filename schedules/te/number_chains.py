@@ -1,14 +1,14 @@
-"""Chains of numbers, each with the largest error of a right kernel: scans whose steps make one number each.
+"""Chains of numbers: scans whose steps make one number each, evaluated without numpy.
 
 A step costs a call of numpy for each of its operations, and a chain has as many steps as elements. So what
 reads no earlier step is evaluated ahead, for many steps at once. What is left is done with Python's floats,
-which are float64. An operation whose result is no plain number is left to `rounding_expr`, and so are those
-that chains have seldom.
+which are float64. An operation whose result is no plain number is left to numpy, and so are those that chains
+have seldom. `evaluator` and `rounding` both run chains so, the latter with the errors of numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,6 @@ from schedules.expr import INDEX, Binary, Compare, Const, Expr, Load, Select, Va
 from schedules.loads import with_loads
 from schedules.te.compute_dag import Stage, Tensor
 from schedules.te.node_order import steps_of
-from schedules.te.rounding_expr import ComputedTensors, ErrorScope, Value, kept, unit_roundoff, wide
 from schedules.te.scan_steps import PLACES, wave_of
 
 Array = NDArray[Any]
@@ -30,6 +29,10 @@ Array = NDArray[Any]
 Operation = Callable[[int], None]
 # Numbers and their errors.
 Column = tuple[list[Any], list[Any]]
+# A node that loads nothing, of those of its operands, each with its error or None.
+Evaluate = Callable[[Expr, list[tuple[Any, Any]]], tuple[Any, Any]]
+# A number and its error, rounded.
+Rounds = Callable[[float, float], tuple[float, float]]
 # Steps whose parts are evaluated together.
 STEPS = 1 << 12
 # The beginning of the names of what is evaluated ahead.
@@ -47,40 +50,42 @@ class Chain:
     ahead: tuple[Stage, ...]
 
 
+@dataclass(frozen=True)
+class Arithmetic:
+    """How a chain computes. ``of``: evaluates a node of a stage. ``rounds``: rounds what is no more than the
+    largest number of a dtype. ``wide``: whether floats are float64, whatever their dtype is."""
+
+    of: Callable[[Stage], Evaluate]
+    rounds: Callable[[str], Rounds]
+    wide: bool
+
+
 def run_chain(
-    stages: Sequence[Stage], known: ComputedTensors, stage: Callable[[Stage], Sequence[Value]]
-) -> bool:
-    """Add what the stages of a scan make, if its steps make one number each; else False. ``stage``: evaluates
-    one."""
+    stages: Sequence[Stage],
+    arrays: dict[str, Array],
+    arithmetic: Arithmetic,
+    stage: Callable[[Stage], Sequence[tuple[Array, Any]]],
+) -> dict[str, tuple[Array, Array]] | None:
+    """What the stages of a scan make, and the errors of that, if its steps make one number each; else None.
+    ``stage``: evaluates a stage with what ``arrays`` has."""
     chain = chain_of(stages)
     if chain is None:
-        return False
-    shapes = {name: x.shape for name, x in known.values.items()}
+        return None
+    shapes = {name: x.shape for name, x in arrays.items()}
     ahead = [_in_tensors(s, shapes) for s in chain.ahead]
     (_, step), count = stages[0].scan[0], int(stages[0].axes[0].extent)
     made: dict[str, Column] = {s.name: ([0.0] * count, [0.0] * count) for s in stages}
-    program = _Program(known, made)
+    program = _Program(arithmetic, made)
     for s, value in zip(stages, chain.values, strict=True):
         program.add(s, value)
     every = range(count)[::step]
     for begin in range(0, count, STEPS):
         points = every[begin : begin + STEPS]
-        known.values[f"{PLACES}0"] = np.array(points)
-        program.run(points, {k: v for s in ahead for k, v in _ahead(s, len(points), stage)})
-    for s in stages:
-        t, (values, errors) = s.outputs[0], made[s.name]
-        known.values[t.name] = np.array(values)
-        if any(errors):
-            known.errors[t.name] = kept(np.array(errors), t.dtype)
-    return True
-
-
-def _ahead(
-    s: Stage, count: int, stage: Callable[[Stage], Sequence[Value]]
-) -> Iterator[tuple[str, Column]]:
-    """What a stage makes for so many steps, by name."""
-    for o, (v, e) in zip(s.outputs, stage(wave_of(s, count)), strict=True):
-        yield o.name, (v.tolist(), [0.0] * count if e is None else e.tolist())
+        arrays[f"{PLACES}0"] = np.array(points)
+        columns = (x for s in ahead for x in zip(s.outputs, stage(wave_of(s, len(points))), strict=True))
+        early = {o.name: (v.tolist(), [0.0] * len(v) if e is None else e.tolist()) for o, (v, e) in columns}
+        program.run(points, early)
+    return {name: (np.array(values), np.array(errors)) for name, (values, errors) in made.items()}
 
 
 def chain_of(stages: Sequence[Stage]) -> Chain | None:
@@ -137,8 +142,8 @@ def _distance(x: Load, s: Stage) -> int | None:
 class _Program:
     """The operations of a step. A number of each, and its error, stand in a place; an error of 0 is none."""
 
-    def __init__(self, known: ComputedTensors, made: Mapping[str, Column]) -> None:
-        self.known, self.made = known, made
+    def __init__(self, arithmetic: Arithmetic, made: Mapping[str, Column]) -> None:
+        self.arithmetic, self.made = arithmetic, made
         self.numbers, self.errors = list[Any](), list[Any]()
         self.early: list[tuple[int, str]] = []
         self.operations: list[Operation] = []
@@ -155,20 +160,20 @@ class _Program:
 
     def add(self, s: Stage, value: Expr) -> None:
         """Add the operations of a stage."""
-        first, scope = len(self.numbers), ErrorScope(s.name, {}, self.known)
+        first, of = len(self.numbers), self.arithmetic.of(s)
         for x in steps_of(value, _parts):
             n, at = len(self.numbers), [first + k for k in x.operands]
             self.numbers.append(0.0)
             self.errors.append(0.0)
             match x.node:
                 case Const(value=v, dtype=d):
-                    self.numbers[n] = wide(np.asarray(v).astype(DTYPES[d].numpy)).item()
+                    self.numbers[n] = np.asarray(v).astype(DTYPES[d].numpy).item()
                 case Load(buffer=name) if name in self.made:
                     self.operations.append(self._read(n, name, _distance(x.node, s) or 0))
                 case Load(buffer=name):
                     self.early.append((n, name))
                 case e:
-                    self.operations.append(self._operation(n, at, e, self._any(n, at, e, scope)))
+                    self.operations.append(self._operation(n, at, e, self._any(n, at, e, of)))
         values, errors = self.made[s.name]
         numbers, own, last = self.numbers, self.errors, len(self.numbers) - 1
 
@@ -204,35 +209,32 @@ class _Program:
             return choose
         if not isinstance(e, Binary) or e.op not in _PLAIN or dtype not in _FLOATS:
             return any_number
-        of, (a, b), rounds = _PLAIN[e.op], at, e.op in "+-*/"
-        most, unit = float(np.finfo(dtype).max), unit_roundoff(dtype)
-        least, single = unit * float(np.finfo(dtype).tiny), dtype == "float32"
+        of, (a, b), most = _PLAIN[e.op], at, float(np.finfo(dtype).max)
+        rounds = self.arithmetic.rounds(dtype) if e.op in "+-*/" else None
 
         def operation(point: int) -> None:
             v, off = of(numbers[a], numbers[b], errors[a], errors[b])
             if not (abs(v) <= most and off == off):
                 return any_number(point)
-            if rounds and (off or v != (float(np.float32(v)) if single else round(v))):
-                off += abs(v) * unit + least
-            numbers[n], errors[n] = v, off
+            numbers[n], errors[n] = (v, off) if rounds is None else rounds(v, off)
             return None
 
         return operation
 
-    def _any(self, n: int, at: Sequence[int], e: Expr, scope: ErrorScope) -> Operation:
-        """An operation as `rounding_expr` does it."""
+    def _any(self, n: int, at: Sequence[int], e: Expr, of: Evaluate) -> Operation:
+        """An operation of numpy."""
         numbers, errors = self.numbers, self.errors
-        dtypes = [E.dtype_of(x) for x in _parts(e)]
-        wides = [np.dtype(np.float64) if E.is_float(d) else DTYPES[d].numpy for d in dtypes]
+        dtypes = [
+            "float64" if self.arithmetic.wide and E.is_float(d) else d for d in map(E.dtype_of, _parts(e))
+        ]
 
         def operation(point: int) -> None:
             operands = [
-                (np.asarray(numbers[k], d), np.asarray(errors[k]) if errors[k] else None)
-                for k, d in zip(at, wides, strict=True)
+                (np.asarray(numbers[k], DTYPES[d].numpy), np.asarray(errors[k]) if errors[k] else None)
+                for k, d in zip(at, dtypes, strict=True)
             ]
-            v, off = scope.of(e, operands)
-            numbers[n] = np.asarray(v).item()
-            errors[n] = 0.0 if off is None else np.asarray(off).item()
+            v, off = of(e, operands)
+            numbers[n], errors[n] = np.asarray(v).item(), 0.0 if off is None else np.asarray(off).item()
 
         return operation
 
@@ -250,7 +252,7 @@ def _extreme(of: Callable[[float, float], float], a: float, b: float) -> float:
     return of(a, b) if a < b or a > b else _NAN
 
 
-# {operator: (number, error) of two numbers and their errors}, as `ErrorScope` has them before rounding.
+# {operator: (number, error) of two numbers and their errors}, as `rounding_expr` has them before rounding.
 _PLAIN: dict[str, Callable[[float, float, float, float], tuple[float, float]]] = {
     "+": lambda a, b, ea, eb: (a + b, ea + eb),
     "-": lambda a, b, ea, eb: (a - b, ea + eb),
