@@ -500,9 +500,10 @@ def _bounded_product(out: Array, sizes: _Sizes, terms: int, steps: float, dtype:
 
 def _overflows(out: Array, total: Array, dtype: str) -> Any:
     """Where a part of a sum may overflow although the whole does not for certain, as terms have both
-    signs."""
+    signs. Beside very large terms those of the other sign are not seen."""
     most = DTYPES[computed(dtype)].largest
-    return np.isfinite(total) & (total > most) & (total * (1 - 1e-9) > np.abs(out))
+    both = (total * (1 - 1e-9) > np.abs(out)) | (total * 1e-9 > most)
+    return np.isfinite(total) & (total > most) & both
 
 
 def _fold(stage: Stage, known: ComputedTensors) -> list[Value]:

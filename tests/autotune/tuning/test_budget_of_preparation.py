@@ -188,7 +188,5 @@ def test_a_reference_that_takes_longer_than_planned_is_the_only_one(monkeypatch:
 
 def test_a_reference_that_takes_much_longer_than_planned_ends() -> None:
     dag = ops.workload("softmax", {"m": 64, "n": 64}).dag
-    with pytest.raises(
-        WorkloadError, match=r"right result of .* takes more than the 0 s there are; give more"
-    ):
+    with pytest.raises(WorkloadError, match=r"right result of .* takes more than the 0 s there are"):
         Measurer(dag, TARGET, most_s=0.0)
