@@ -79,6 +79,7 @@ class _Shared:
     root_bytes: int = 0
     thread_bytes: int = 0
     n: int = 0
+    runs: dict[str, tuple[int, int]] = field(default_factory=dict)  # as of `Addresses`
     streaming: bool | None = None  # whether code emitted now streams results; None: not decided yet
 
     def streams(self, buffer: str) -> bool:
@@ -200,6 +201,7 @@ class _Function:
             shared.streams,
             shared.func.scans,
         )
+        self.x.runs = shared.runs
         for b in self.shared.func.params:
             self.x.places[b.name] = _place(b, f"%arg.{b.name}")
         for v in self.captured:
@@ -249,6 +251,8 @@ class _Function:
         if self.forked(s):
             self.fork(s)
             return
+        if isinstance(s, Loop) and (n := const(s.extent)) is not None:
+            self.x.runs[s.var] = (0, n - 1)
         match s:
             case Seq(stmts=xs):
                 for x in xs:
@@ -280,6 +284,8 @@ class _Function:
                 self.loop(s)
             case _:
                 raise CodegenError(f"cannot emit {type(s).__name__}")
+        if isinstance(s, Loop):
+            self.x.runs.pop(s.var, None)
 
     def intrinsic(self, s: Intrinsic) -> None:
         """The instruction where the target has it, else the loops that it stands for."""
