@@ -55,9 +55,7 @@ class SkipZeros(Primitive[None]):
         if b.reducer is None:
             raise self.refused("it is not a reduction")
         if zero_steps(b) is None:
-            raise self.refused(
-                "it is no sum of one output that adds a select of a value and 0; write it so"
-            )
+            raise self.refused("it is no sum of one output that adds a select of a value and 0; write it so")
 
     def apply(self, nest: Nest) -> Nest:
         b = find_block(nest, self.block)

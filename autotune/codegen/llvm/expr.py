@@ -50,6 +50,7 @@ class LlvmExpressions(Tables):
 
     def __init__(self, scopes: Scopes, declare: Callable[[str], None], features: Collection[str]) -> None:
         super().__init__(scopes, declare, features)
+        self.calls_functions = False  # whether code so far has functions of lanes
         self.tabled = False  # whether the statement may have functions of four bits
         # {a call and its place: its value} in the statement that is being emitted; None outside of one.
         self.calls: dict[Any, Value] | None = None
@@ -303,6 +304,7 @@ class LlvmExpressions(Tables):
                 zero = Value("zeroinitializer" if x.lanes > 1 else "0", x.dtype, x.lanes)
                 return self.binary("max", x, self.binary("-", zero, x))
             raise CodegenError(f"{fn} of {x.dtype}")
+        self.calls_functions |= x.lanes > 1
         refs = [v.ref for v in args]
         m = vector_math.expand(fn, x.dtype, x.lanes, refs, f"{self.s.label('m')}_", self.features)
         for d in m.declares:

@@ -217,8 +217,8 @@ def is_row_reduction(nest: Nest, b: Block) -> bool:
     # What is the same for the whole row, such as its mean, is read once and does not count.
     along = [x for x in own if v in unit_stride_vars(nest, x) and reduce & _vars(x)]
     reused = any(not depends(x, v) and reduce & _vars(x) for x in own) and any(depends(x, v) for x in own)
-    # A row of offsets, such as a mask of keys, is no operand of a product where the other is read once. Nor is
-    # it where few rows have a number each, as edges of bins are.
+    # A row of offsets, such as a mask of keys, is no operand of a product where the other is read once. Where
+    # many results have a number each, as bins have edges, all of them share the rows that are walked.
     axes = [a for a in spatial(b) if n[a] != 1]
     many = n[v] > SHORT_WINDOW
     once = any(all(depends(x, a) for a in axes) and (reduce & _vars(x) or not many) for x in own)
