@@ -246,6 +246,8 @@ class Repeated:
 
     def _placed(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
         """All inputs in order. Raises ArgumentError."""
+        if not named and len(inputs) == len(self._inputs):
+            return list(inputs)
         names = [identifier(b.name) for b in self._inputs]
         what = f"a step takes {', '.join(names)}"
         if len(inputs) > len(names):

@@ -37,36 +37,30 @@ def times(a, b):
 def _plane(p, r):
     return {
         "X": np.linspace(p.xmin, p.xmax, p.XN), "Y": np.linspace(p.ymin, p.ymax, p.YN),
-        "Z": unset(p.YN, p.XN, 2), "N": np.full((p.YN, p.XN), -1), "x": np.zeros((p.YN, p.XN)),
-        "y": np.zeros((p.YN, p.XN)), "n": np.zeros((p.YN, p.XN), "int64"), "x1": unset(p.YN, p.XN),
-        "y1": unset(p.YN, p.XN), "n1": np.zeros((p.YN, p.XN), "int64"), "numbers": np.arange(p.maxiter + 1),
+        "Z": unset(p.YN, p.XN, 2), "N": np.full((p.YN, p.XN), -1),
     }  # fmt: skip
 
 
 def _mandelbrot(t, p, next_point, finish):
-    shape = (p.YN, p.XN)
-    x, y, X, Y = given(t, x=shape, y=shape, X=(p.XN,), Y=(p.YN,))
-    n, number = te.placeholder(shape, "int64", "n"), te.placeholder((), "int64", "number")
+    shape = (p.maxiter, p.YN, p.XN)
+    X, Y = given(t, X=(p.XN,), Y=(p.YN,))
 
-    def step(i, j):
-        a, b = x[i, j], y[i, j]
-        return next_point(a, b, n[i, j], a * a - b * b + X[j], 2.0 * a * b + Y[i], number[()])
+    def step(x, y, n, s, i, j):
+        a, b = x[s - 1, i, j], y[s - 1, i, j]
+        return next_point(a, b, n[s - 1, i, j], a * a - b * b + X[j], 2.0 * a * b + Y[i], te.cast(s, "int64"))
 
-    new = te.compute(shape, step, ("x1", "y1", "n1"))
+    x, y, n = te.scan([shape] * 3, step, init=[0.0, 0.0, 0], name=["x", "y", "n"], dtype=[t, t, "int64"])
+    last = p.maxiter - 1
 
-    def last(i, j, c):
-        return te.select(finish(n[i, j]), te.select(te.equal(c, 0), x[i, j], y[i, j]), 0.0)
+    def part(i, j, c):
+        return te.select(finish(n[last, i, j]), te.select(te.equal(c, 0), x[last, i, j], y[last, i, j]), 0.0)
 
-    return {"step": [x, y, n, X, Y, number, *new], "finish": [x, y, n, te.compute((*shape, 2), last, "Z")]}
+    Z = te.compute((p.YN, p.XN, 2), part, "Z")
+    return {"points": [X, Y, Z, te.compute((p.YN, p.XN), lambda i, j: n[last, i, j], "N")]}
 
 
 def _mandelbrot_run(k, a, p):
-    now, new = (a.x, a.y, a.n), (a.x1, a.y1, a.n1)
-    for t in range(p.maxiter):
-        k.step(*now, a.X, a.Y, a.numbers[t : t + 1].reshape(()), out=new)
-        now, new = new, now
-    k.finish(*now, out=a.Z)
-    return a.Z, now[2]
+    return k.points(a.X, a.Y, out=(a.Z, a.N))
 
 
 def _mandelbrot1(t, p):
@@ -102,7 +96,7 @@ MANDELBROT1 = Program(
     _mandelbrot1,
     _mandelbrot_run,
     more_loops.mandelbrot1,
-    uses="complex numbers as pairs",
+    uses="complex numbers as pairs, scan",
     rtol=1e-6,
     rtol32=2e-2,
 )  # fmt: skip
@@ -144,7 +138,7 @@ MANDELBROT2 = Program(
     _mandelbrot2,
     _mandelbrot_run,
     more_loops.mandelbrot2,
-    uses="complex numbers as pairs",
+    uses="complex numbers as pairs, scan",
     rtol=1e-6,
     rtol32=2e-2,
 )  # fmt: skip

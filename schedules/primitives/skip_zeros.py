@@ -19,7 +19,7 @@ def zero_steps(b: Block) -> tuple[tuple[Expr, ...], Expr] | None:
     if b.reducer is None or len(b.writes) != 1 or b.reducer.operation(0) != "+":
         return None
     match b.values[0]:
-        case Select(cond=c, a=a, b=Const(value=0)) if not E.loads(c):
+        case Select(cond=c, a=a, b=Const(value=0)):
             return tuple(E.conjuncts(c)), a
     return None
 
@@ -35,9 +35,9 @@ class SkipZeros(Primitive[None]):
           for t in range(min(2, (4 - a) // 2)):
             for c: y[a] += x[t, c] * w[a, t, c]
 
-    Legal for a sum of one output whose value is a select with 0 as its other side, on a condition that loads
-    nothing. A sum begins with +0, which adding 0 leaves as it is. Cost: a branch in each loop that the
-    condition depends on, if that is unrolled or has lanes.
+    Legal for a sum of one output whose value is a select with 0 as its other side. The condition may read
+    data, as of where a row of a sparse matrix ends. A sum begins with +0, which adding 0 leaves as it is.
+    Cost: a branch in each loop that the condition depends on, if that is unrolled or has lanes.
 
     >>> v, t = te.placeholder((3,), name="v"), te.reduce_axis(2, "t")
     >>> u = te.compute((2,), lambda a: te.sum(te.select(a + 2 * t < 3, v[t + a], 0.0), axis=t), "u")
@@ -55,10 +55,7 @@ class SkipZeros(Primitive[None]):
         if b.reducer is None:
             raise self.refused("it is not a reduction")
         if zero_steps(b) is None:
-            raise self.refused(
-                "it is no sum of one output that adds a select of a value and 0, on a condition that loads "
-                "nothing; write it so"
-            )
+            raise self.refused("it is no sum of one output that adds a select of a value and 0; write it so")
 
     def apply(self, nest: Nest) -> Nest:
         b = find_block(nest, self.block)

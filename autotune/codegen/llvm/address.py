@@ -58,6 +58,7 @@ class Addresses(ABC):
         self.chosen: Value | None = None  # the mask of lanes that take this side of a select
         self.in_lanes: dict[Expr, str] = {}  # atoms of an index that were computed for all lanes together
         self.unrolled: dict[str, tuple[int, Scope]] = {}  # (iterations, scope that holds all of them)
+        self.runs: dict[str, affine.Range] = {}  # the first and last number of open loops, where it is known
         self._flat: dict[tuple[str, tuple[Expr, ...], affine.Range | None], Flat] = {}
         # Cached by identity, because every access of an unrolled tile asks. The indices are kept alive too.
         self._flat_of: dict[tuple[str, int], tuple[tuple[Expr, ...], Flat]] = {}
@@ -250,6 +251,16 @@ class Addresses(ABC):
         if not isinstance(v, int):
             self.s.stack[v[1]].counted = True
         return v
+
+    def stays_inside(self, buffer: str, flat: Flat) -> bool:
+        """Whether an access is inside of a buffer in every iteration of the open loops."""
+        e: Expr = Const(flat.const)
+        for a, c in flat.terms:
+            e = e + a * c
+        known = {v: (n, n) for v in E.variables(e) if isinstance(n := self.env.get(v), int)}
+        reach = None if E.loads(e) else affine.bounds(e, {**self.runs, **known})
+        place = self.places[buffer]
+        return reach is not None and 0 <= reach[0] and reach[1] < max(place.size, place.elements)
 
     def multiple(self, flat: Flat) -> int:
         """A number that divides the index of lane 0 for all values of the loops; 0 if the index is 0."""

@@ -79,6 +79,7 @@ class _Shared:
     root_bytes: int = 0
     thread_bytes: int = 0
     n: int = 0
+    runs: dict[str, tuple[int, int]] = field(default_factory=dict)  # as of `Addresses`
     streaming: bool | None = None  # whether code emitted now streams results; None: not decided yet
 
     def streams(self, buffer: str) -> bool:
@@ -98,10 +99,11 @@ def emit(func: LoweredFunc, target: Target) -> LlvmModule:
     )
     params = _params(func)
     sizes = "".join(f", i64 %{v}" for v in size_ranges(func.sizes))
-    text = _Function(shared, (), in_parallel=False).build(func.body)
+    body = _Function(shared, (), in_parallel=False)
+    text = body.build(func.body)
     shared.functions.append(
         f"define internal void @body({params}, ptr noalias %scratch, ptr %args, i32 %nthreads{sizes})"
-        f" nounwind {{\n{text}\n{FENCE if func.streamed else ''}\n  ret void\n}}"
+        f" nounwind{body.stack} {{\n{text}\n{FENCE if func.streamed else ''}\n  ret void\n}}"
     )
     loads, args = _loaded(func)
     call = ", ".join(f"ptr %arg.{b.name}" for b in func.params)
@@ -200,6 +202,7 @@ class _Function:
             shared.streams,
             shared.func.scans,
         )
+        self.x.runs = shared.runs
         for b in self.shared.func.params:
             self.x.places[b.name] = _place(b, f"%arg.{b.name}")
         for v in self.captured:
@@ -217,6 +220,12 @@ class _Function:
         self.held = HeldResults(s, self.x, lambda d: shared.declares.setdefault(d), self.local)
         self.stmt(s)
         return "\n".join(["entry:", *self.allocas, *self.s.top.lines])
+
+    @property
+    def stack(self) -> str:
+        """An attribute that aligns the function's stack. Functions of lanes have more values than there are
+        registers, and LLVM aligns these on the stack only where there are local variables."""
+        return f" alignstack({ALIGN})" if self.x.calls_functions and not self.allocas else ""
 
     def written(self, s: Stmt) -> frozenset[str]:
         """Buffers whose loads do not stay valid after ``s``."""
@@ -264,7 +273,17 @@ class _Function:
                 self.guard(s)
             case Alloc():
                 self.alloc(s)
-            case Loop(kind="unroll"):
+            case Loop():
+                if (n := const(s.extent)) is not None:
+                    self.x.runs[s.var] = (0, n - 1)
+                self.repeated(s)
+                self.x.runs.pop(s.var, None)
+            case _:
+                raise CodegenError(f"cannot emit {type(s).__name__}")
+
+    def repeated(self, s: Loop) -> None:
+        match s.kind:
+            case "unroll":
                 count = self.constant(s)
                 self.x.unrolled[s.var] = (count, self.s.top)
                 for n in range(count):
@@ -272,14 +291,12 @@ class _Function:
                     self.stmt(s.body)
                 self.x.env.pop(s.var, None)
                 del self.x.unrolled[s.var]
-            case Loop(kind="vectorize"):
+            case "vectorize":
                 self.vectorized(s)
-            case Loop(kind="parallel") if self.shared.threads > 1 and not self.in_parallel:
+            case "parallel" if self.shared.threads > 1 and not self.in_parallel:
                 self.parallel(s)
-            case Loop():
-                self.loop(s)
             case _:
-                raise CodegenError(f"cannot emit {type(s).__name__}")
+                self.loop(s)
 
     def intrinsic(self, s: Intrinsic) -> None:
         """The instruction where the target has it, else the loops that it stands for."""
@@ -537,7 +554,7 @@ class _Function:
         ints = "".join(f", i64 %in_{v}" for v in (*outer, s.var))
         sh.functions.append(
             f"define internal void @{name}_body({params}, ptr %scratch, ptr noalias %thread{ints}) nounwind"
-            f" {{\n{text}\n  ret void\n}}"
+            f"{inner.stack} {{\n{text}\n  ret void\n}}"
         )
         shares = max(1, min(sh.threads, n)) if isinstance(n, int) else sh.threads
         end = FENCE if sh.func.streamed else ""

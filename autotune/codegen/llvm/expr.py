@@ -50,6 +50,7 @@ class LlvmExpressions(Tables):
 
     def __init__(self, scopes: Scopes, declare: Callable[[str], None], features: Collection[str]) -> None:
         super().__init__(scopes, declare, features)
+        self.calls_functions = False  # whether code so far has functions of lanes
         self.tabled = False  # whether the statement may have functions of four bits
         # {a call and its place: its value} in the statement that is being emitted; None outside of one.
         self.calls: dict[Any, Value] | None = None
@@ -303,6 +304,7 @@ class LlvmExpressions(Tables):
                 zero = Value("zeroinitializer" if x.lanes > 1 else "0", x.dtype, x.lanes)
                 return self.binary("max", x, self.binary("-", zero, x))
             raise CodegenError(f"{fn} of {x.dtype}")
+        self.calls_functions |= x.lanes > 1
         refs = [v.ref for v in args]
         m = vector_math.expand(fn, x.dtype, x.lanes, refs, f"{self.s.label('m')}_", self.features)
         for d in m.declares:
@@ -498,6 +500,8 @@ class LlvmExpressions(Tables):
         cond = self.value(e.cond)
         sure = _always_loaded(e.cond) | (_always_loaded(e.a) & _always_loaded(e.b))
         risky = {x for side in (e.a, e.b) for x in E.loads(side)} - sure
+        if cond.lanes > 1:
+            risky = {x for x in risky if not self._is_shared_inside(x)}
         if not risky:
             return self._chosen(cond, self.value(e.a), self.value(e.b))
         if cond.lanes == 1:
@@ -507,6 +511,10 @@ class LlvmExpressions(Tables):
         other = Value(self.s.emit(f"xor {cond}, {true.ref}"), "bool", self.lanes)
         x, y = self._side(e.a, cond), self._side(e.b, other)
         return Value(self.s.emit(f"select {cond}, {x}, {y}"), x.dtype, x.lanes)
+
+    def _is_shared_inside(self, x: Load) -> bool:
+        """Whether lanes share an element that is there whatever they choose."""
+        return not self.lane_dependent(x) and self.stays_inside(x.buffer, self.flat(x.buffer, x.indices))
 
     def _known(self, cond: Expr) -> bool | None:
         """Whether a condition holds in this iteration of unrolled loops; None where others decide."""

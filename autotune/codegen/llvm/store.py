@@ -15,7 +15,7 @@ from autotune.codegen.llvm.types import IN_MEMORY, LLVM_TYPE, Value, literal, ma
 from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES
-from schedules.expr import Binary, Const, Expr, Load, is_float
+from schedules.expr import Binary, Const, Expr, Load, Select, is_float
 from schedules.ir import Prefetch, Store, multiply_add, skew
 from schedules.model import LINE
 from schedules.passes.cross_thread import identity
@@ -129,8 +129,18 @@ class Stores(LlvmExpressions):
     def stored(self, s: Store) -> Value:
         """The value of a store, as it lies in memory."""
         found = multiply_add(s)
-        v = self.value(s.value) if found is None else self.multiply_add(*found)
+        v = self.value(self._kept_or_added(s)) if found is None else self.multiply_add(*found)
         return self.cast(v, IN_MEMORY[v.dtype]) if v.dtype in IN_MEMORY else v
+
+    def _kept_or_added(self, s: Store) -> Expr:
+        """``c ? x + a : x`` for ``x + (c ? a : 0)`` in lanes of a sum, where the processor adds under a mask.
+        A sum begins with +0, so it is never -0, which adding 0 would change."""
+        match s.value:
+            case Binary(op="+", a=Load() as x, b=Select(cond=c, a=a, b=Const(value=0))) if s.update:
+                plain = isinstance(a, Const) or (isinstance(a, Load) and self._is_shared_inside(a))
+                if plain and is_float(x.dtype) and self.lane_dependent(c) and "avx512f" in self.features:
+                    return E.select(c, x + a, x)
+        return s.value
 
     def prefetch(self, s: Prefetch) -> None:
         """Prefetch each line of contiguous lanes, each lane if lanes are lines apart, or the one element that

@@ -190,6 +190,9 @@ class Body:
     def mul(self, a: str, b: str) -> str:
         return self.emit(f"fmul {self.type} {a}, {b}")
 
+    def negative(self, a: str) -> str:
+        return self.emit(f"fneg {self.type} {a}")
+
     def div(self, a: str, b: str) -> str:
         return self.emit(f"fdiv {self.type} {a}, {b}")
 

@@ -122,7 +122,7 @@ def _sigmoid(b: Body, x: str) -> str:
     """With z = exp(-|x|): 1 / (1 + z) for x ≥ 0, else z / (1 + z), so that small results keep their
     digits."""
     magnitude = b.intrinsic("fabs", x)
-    negative = b.emit(f"fneg {b.type} {magnitude}")
+    negative = b.negative(magnitude)
     z = vector_exp.exp(b, negative)
     one = b.const(1.0)
     return b.div(b.where(x, "olt", b.const(0.0), z, one), b.add(z, one))
@@ -142,7 +142,7 @@ def _erf_float64(b: Body, x: str) -> str:
     y = b.at_most(b.intrinsic("fabs", x), 6.0)
     square = b.mul(y, y)
     one = b.const(1.0)
-    expm1, shifted = reduce_exp(b, b.emit(f"fneg {b.type} {square}"))
+    expm1, shifted = reduce_exp(b, b.negative(square))
     gauss = b.mul(b.add(expm1, one), power_of_two(b, shifted))
     outer_numerator = b.mul(gauss, b.polynomial(y, _ERF64_P))
     inner_numerator = b.mul(y, b.polynomial(square, _ERF64_T))

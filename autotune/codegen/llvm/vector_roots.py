@@ -35,7 +35,7 @@ def cbrt(b: Body, x: str) -> str:
     a = b.mul(m, by(0.5, 2.0))
     t = b.mul(b.polynomial(m, _CBRT[b.fmt.bits]), by(2 ** (-1 / 3), 2 ** (1 / 3)))
     square = b.mul(t, t)
-    difference = b.fma(b.emit(f"fneg {b.type} {square}"), t, a)
+    difference = b.fma(b.negative(square), t, a)
     step = b.div(difference, b.fma(b.mul(square, t), b.const(2.0), a))
     power = power_of_two(b, b.add(n, b.const(b.fmt.magic + b.fmt.bias)))
     value = b.mul(b.fma(t, step, t), power)

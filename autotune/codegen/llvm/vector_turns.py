@@ -101,7 +101,7 @@ def sin(b: Body, x: str) -> str:
     def made(w: Body, x: str) -> str:
         s, c, turns = _parts(w, x, b.fmt.bits)
         value = _negated(w, w.choose(w.some_bits(turns, 1), c[0], s[0]), w.integer("lshr", turns, 1))
-        return w.where(x, "oeq", w.const(0.0), x, value)  # -0 too
+        return value if b.fmt.bits == 64 else w.where(x, "oeq", w.const(0.0), x, value)  # -0 too
 
     return _in_float64(b, x, made)
 
@@ -154,11 +154,9 @@ def _parts(b: Body, x: str, bits: int) -> tuple[list[str], list[str], str]:
     if bits == 32:
         near = (b.fma(q, b.const(-HALF_PI_REST), first), shifted)
     else:
-        second = b.mul(q, b.const(HALF_PI[1]))
-        high = b.sub(first, second)
-        rest = b.fma(q, b.const(-HALF_PI[2]), b.sub(b.sub(first, high), second))
-        r = b.add(high, rest)
-        near = (r, shifted, b.sub(rest, b.sub(r, high)))
+        r = b.fma(q, b.const(-HALF_PI[1]), first)
+        rest = b.fma(q, b.const(-HALF_PI[1]), b.sub(first, r))
+        near = (r, shifted, b.fma(q, b.const(-HALF_PI[2]), rest))
     size = b.intrinsic("fabs", x)
     r, shifted, *left = b.rarely(size, "ugt", b.const(NEAR), lambda: _far(b, x, near), lambda: near)
     functions = _of_quadrant_float64(b, r, left[0]) if left else _of_quadrant_float32(b, r)
@@ -172,18 +170,20 @@ def _of_quadrant_float32(b: Body, r: str) -> tuple[list[str], list[str]]:
 
 
 def _of_quadrant_float64(b: Body, r: str, left: str) -> tuple[list[str], list[str]]:
-    """Of r + left: fdlibm's sums, and what rounding left of each."""
-    one, half = b.const(1.0), b.const(0.5)
+    """Of r + left: fdlibm's sums, and what rounding left of each. The sine of -0 is -0, as r is not added to
+    but taken from."""
+    one, half = b.const(1.0), b.const(-0.5)
     z = b.mul(r, r)
-    cube, half_square = b.mul(z, r), b.mul(half, z)
-    curve = b.sub(b.mul(half, left), b.mul(cube, b.polynomial(z, _SIN_FLOAT64[1:])))
-    bend = b.sub(b.mul(cube, b.const(_SIN_FLOAT64[0])), b.sub(b.mul(z, curve), left))
-    s = b.add(r, bend)
-    line = b.sub(one, half_square)
-    curve = b.sub(b.mul(b.mul(z, z), b.polynomial(z, _COS_FLOAT64)), b.mul(r, left))
-    tail = b.add(b.sub(b.sub(one, line), half_square), curve)
+    cube = b.mul(z, r)
+    curve = b.fma(cube, b.polynomial(z, _SIN_FLOAT64[1:]), b.mul(half, left))
+    bend = b.fma(b.negative(z), curve, b.negative(left))
+    bend = b.fma(cube, b.const(-_SIN_FLOAT64[0]), bend)
+    s = b.sub(r, bend)
+    line = b.fma(half, z, one)
+    tail = b.fma(b.negative(r), left, b.fma(half, z, b.sub(one, line)))
+    tail = b.fma(b.mul(z, z), b.polynomial(z, _COS_FLOAT64), tail)
     c = b.add(line, tail)
-    return [s, b.add(b.sub(r, s), bend)], [c, b.add(b.sub(line, c), tail)]
+    return [s, b.sub(b.sub(r, s), bend)], [c, b.add(b.sub(line, c), tail)]
 
 
 # --- large arguments --------------------------------------------------------------------------
@@ -383,7 +383,7 @@ def _from_quarters(b: Body, k: str, angle: str, *mirrored: tuple[str, float]) ->
     """k π/4 + angle, taken from an even number of quarters where a test holds, one test after another."""
     for mirror, end in mirrored:
         k = b.choose(mirror, b.sub(b.const(end), k), k)
-        angle = b.choose(mirror, b.emit(f"fneg {b.type} {angle}"), angle)
+        angle = b.choose(mirror, b.negative(angle), angle)
     high, low = QUARTER_PI[b.fmt.bits]
     return b.fma(k, b.const(high), b.fma(k, b.const(low), angle))
 

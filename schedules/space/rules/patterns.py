@@ -130,6 +130,17 @@ def skips_in_phases(b: Block) -> bool:
     return found is not None and all(_differs_in_phases(c, b) for c in found[0])
 
 
+def ends_with_data(b: Block) -> bool:
+    """Whether data say where each lane's sum ends, as where rows of a sparse matrix do, and a step beyond
+    costs a gather."""
+    found = zero_steps(b)
+    if found is None or not any(E.loads(i) for x in E.loads(found[1]) for i in x.indices):
+        return False
+    kinds = {i.var: i.kind for i in b.iters}
+    asked = [c for c in found[0] if isinstance(c, Compare) and E.loads(c)]
+    return any({kinds[v] for v in E.variables(c)} == {"spatial", "reduce"} for c in asked)
+
+
 def _differs_in_phases(c: Expr, b: Block) -> bool:
     n = extents(b)
     used, reduce = E.variables(c), {i.var for i in b.iters if i.kind == "reduce"}
@@ -206,9 +217,11 @@ def is_row_reduction(nest: Nest, b: Block) -> bool:
     # What is the same for the whole row, such as its mean, is read once and does not count.
     along = [x for x in own if v in unit_stride_vars(nest, x) and reduce & _vars(x)]
     reused = any(not depends(x, v) and reduce & _vars(x) for x in own) and any(depends(x, v) for x in own)
-    # A row of offsets, such as a mask of keys, is no operand of a product where the other is read once.
+    # A row of offsets, such as a mask of keys, is no operand of a product where the other is read once. Where
+    # many results have a number each, as bins have edges, all of them share the rows that are walked.
     axes = [a for a in spatial(b) if n[a] != 1]
-    once = any(all(depends(x, a) for a in axes) for x in own)
+    many = n[v] > SHORT_WINDOW
+    once = any(all(depends(x, a) for a in axes) and (reduce & _vars(x) or not many) for x in own)
     sums_products = has_product(b) and "+" in {b.reducer.operation(n) for n in range(len(b.writes))}
     if once and any(not depends(x, v) and reduce & _vars(x) for x in own) and not sums_products:
         reused = False

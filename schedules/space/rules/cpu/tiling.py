@@ -23,6 +23,7 @@ from schedules.space.rules.cpu.widened import widen
 from schedules.space.rules.parts import copy_read, lanes_last
 from schedules.space.rules.patterns import (
     depends,
+    ends_with_data,
     extents,
     is_chosen_along,
     is_gathered,
@@ -84,7 +85,7 @@ def schedule_tiled(d: SketchBuilder, producer: str, consumer: str, *, widens: bo
     """Tile ``consumer`` (an epilogue, or the copy made by cache_write) and compute ``producer`` in its
     register tile. ``consumer`` must read ``producer`` at its own iterations. ``widens``: whether copies of
     operands may be widened."""
-    if skips_in_phases(d.block(producer)):
+    if skips_in_phases(d.block(producer)) or ends_with_data(d.block(producer)):
         d.s.skip_zeros(producer)
     p, c = d.block(producer), d.block(consumer)
     axes, n = spatial(c), extents(c)
