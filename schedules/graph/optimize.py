@@ -18,6 +18,7 @@ from schedules.graph.layout import order_dimensions
 from schedules.graph.literals import name_literals
 from schedules.graph.maps import inline_maps
 from schedules.graph.requantise import drop_requantised, fold_result_scales
+from schedules.graph.rewrite import USUAL, Asked, Choices, Optimized, Place, Rewrite
 from schedules.graph.scale import fold_scales
 from schedules.graph.side_by_side import lie_in_whole, stack_unequal
 from schedules.graph.stack import stack_equal
@@ -27,7 +28,7 @@ from schedules.graph.units import drop_unit_dimensions
 from schedules.graph.valid_rows import end_with_valid_rows
 from schedules.graph.views import compute_at_views, forward_views
 
-# Each keeps the meaning: the evaluator says the same before and after.
+# Each keeps the meaning: the evaluator says the same before and after. Those that may lose are a `Rewrite`.
 REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     eliminate_dead,
     write_in_place,
@@ -56,13 +57,44 @@ REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     end_with_valid_rows,
 )
 
+# Those that may lose, by name.
+MAY_LOSE = {r.name: r for r in REWRITES if isinstance(r, Rewrite)}
 
-def optimize(graph: Graph) -> Graph:
-    """The graph after every rewrite of `REWRITES`, which see plain stages only (`schedules.graph.apart`)."""
 
-    def rewritten(graph: Graph) -> Graph:
+def optimized(graph: Graph, choices: Choices = USUAL) -> Optimized:
+    """A graph after every rewrite of `REWRITES`, those that may lose where ``choices`` say so. They see plain
+    stages only (`schedules.graph.apart`)."""
+    asked: list[Asked] = []
+
+    def every(graph: Graph) -> Graph:
         for rewrite in REWRITES:
-            graph = rewrite(graph)
+            graph = rewritten(rewrite, graph, choices, asked)
         return graph
 
-    return with_others_apart(graph, rewritten)
+    return Optimized(with_others_apart(graph, every), tuple(asked))
+
+
+def rewritten(
+    rewrite: Callable[[Graph], Graph], graph: Graph, choices: Choices, asked: list[Asked] | None = None
+) -> Graph:
+    """A graph after one rewrite, by ``choices`` if it may lose. ``asked``: is told its places."""
+    if not isinstance(rewrite, Rewrite):
+        return rewrite(graph)
+
+    def take(place: Place) -> bool:
+        taken = choices.takes(rewrite, place)
+        if asked is not None:
+            asked.append(Asked(rewrite.name, place, taken))
+        return taken
+
+    return rewrite.run(graph, take)
+
+
+def optimize(graph: Graph) -> Graph:
+    """The graph as it is rewritten where nothing was measured."""
+    return optimized(graph).graph
+
+
+def name_of(rewrite: Callable[[Graph], Graph]) -> str:
+    """What people call a rewrite."""
+    return rewrite.name if isinstance(rewrite, Rewrite) else rewrite.__name__

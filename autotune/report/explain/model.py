@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from autotune.errors import KernelNotFound
+from autotune.models.graph_choices import choices_of
 from autotune.models.in_place import KEY, context_of
 from autotune.models.model import Model, shown_sizes
 from autotune.models.outline import workload_of
@@ -65,7 +66,7 @@ def of_model(model: Model, target: Target, where: str) -> Explanation:
         known = hit(workload)
         return None if known is None else known.time_s
 
-    programs = prepared_programs(model)
+    programs = prepared_programs(model, choices_of("measured", Asked.of(target, None, where)))
     sections = [section for one in programs for section in _of_program(one, hit, time_s, target, where)]
     threads = f"{target.threads} thread{'s' if target.threads > 1 else ''}"
     if not sections:
