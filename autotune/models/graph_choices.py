@@ -21,14 +21,16 @@ from kernels_db import lookup
 from schedules.errors import suggest
 from schedules.graph.graph import Graph
 from schedules.graph.group import group_of
-from schedules.graph.rewrite import Choices
+from schedules.graph.rewrite import MOST_TEXT, USUAL, Choices
 from schedules.model import Target, Workload, canonical, digest
+from schedules.units import seconds, visible
 
 if TYPE_CHECKING:
     from kernels_db.store import Log
 
 # The key in the options of a run.
 KEY = "rewrites"
+MOST_TRIED = 64  # of a log's lines that are shown
 # Rewrites that may lose: as they usually are, as was measured, or none of them.
 Rewrites = Literal["always", "measured", "none"]
 ChoicesOf = Callable[[Graph], Choices]
@@ -63,7 +65,7 @@ def choices_of(rewrites: Rewrites, asked: Asked, exact: bool = False) -> Choices
             return usual
 
     def of(graph: Graph) -> Choices:
-        found = recorded(graph, asked.where, asked.target, asked.exactly)
+        found = recorded(graph, asked.where, asked.target, asked.exactly).choices
         return _exactly(found) if exact else found
 
     return of
@@ -98,12 +100,47 @@ class ModelKey:
         return ModelKey(digest(canonical(graph.dag.to_json())), anchor)
 
 
-def recorded(graph: Graph, where: lookup.Where, target: Target, threads: int | None) -> Choices:
+@dataclass(frozen=True)
+class ToldTry:
+    """A rewrite that a run tried, as a log has it for people. ``usual_s``, ``other_s``: seconds of a call in
+    what differs, as usual and the other way, None where that has no kernel. ``taken``: whether the model is
+    rewritten that other way."""
+
+    what: str
+    usual_s: float | None
+    other_s: float | None
+    taken: bool
+
+    def __str__(self) -> str:
+        sides = (("usual", self.usual_s), ("so", self.other_s))
+        times = ", ".join(f"{name} {'not timed' if s is None else seconds(s)}" for name, s in sides)
+        return f"{visible(self.what)}: {times}{', taken' if self.taken else ''}"
+
+    @staticmethod
+    def from_json(told: object) -> ToldTry | None:
+        """From what a log has; None for what is no such object."""
+        if not isinstance(told, Mapping) or not isinstance(told.get("what"), str):
+            return None
+        times = [told.get("usual_s"), told.get("other_s")]
+        if any(not isinstance(s, (int, float, type(None))) or isinstance(s, bool) for s in times):
+            return None
+        return ToldTry(told["what"][:MOST_TEXT], times[0], times[1], told.get("taken") is True)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a log has of the graph of a model: how it is rewritten, and what was tried."""
+
+    choices: Choices = USUAL
+    tried: tuple[ToldTry, ...] = ()
+
+
+def recorded(graph: Graph, where: lookup.Where, target: Target, threads: int | None) -> Recorded:
     """What the newest run of a log found for a graph on a target, with that number of ``threads`` (None:
     any); usual choices where there is none. Raises `LogError`."""
     key = ModelKey.of(graph)
     if key is None:
-        return Choices()
+        return Recorded()
     for text, options in lookup.runs_of(where, key.anchor.digest):
         told = options.get(KEY)
         if (
@@ -113,8 +150,10 @@ def recorded(graph: Graph, where: lookup.Where, target: Target, threads: int | N
         ):
             continue
         with suppress(ValueError):
-            return Choices.from_json(told.get("other"))
-    return Choices()
+            choices, tried = Choices.from_json(told.get("other")), told.get("tried")
+            lines = tried[:MOST_TRIED] if isinstance(tried, list) else []
+            return Recorded(choices, tuple(x for x in map(ToldTry.from_json, lines) if x is not None))
+    return Recorded()
 
 
 def _fits(text: str, target: Target, threads: int | None) -> bool:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from autotune.models.graph_choices import just
+from autotune.models.graph_choices import ToldTry, just
 from autotune.models.preparation import PreparedModel, Seconds, prepared
 from autotune.models.tasks import tasks_of
 from schedules.errors import AutotuneError
@@ -64,14 +64,13 @@ class Tried:
     other_s: float | None
     taken: bool
 
-    def document(self) -> dict[str, object]:
+    def __str__(self) -> str:
+        return str(self.told)
+
+    @property
+    def told(self) -> ToldTry:
         """What a log keeps for people."""
-        return {
-            "what": self.alternative.name,
-            "usual_s": self.usual_s,
-            "other_s": self.other_s,
-            "taken": self.taken,
-        }
+        return ToldTry(self.alternative.name, self.usual_s, self.other_s, self.taken)
 
 
 def _sum(counts: Mapping[str, int], workloads: Mapping[str, Workload], of: Seconds) -> float | None:

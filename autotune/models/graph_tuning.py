@@ -6,7 +6,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from autotune.measure.memory import free_bytes
@@ -146,5 +146,5 @@ def record(
     """Keep in the log how a graph is rewritten."""
     key = ModelKey.of(base.model.graph)
     if key is not None:
-        told = {"tried": [x.document() for x in tried], "whole": dict(whole)}
+        told = {"tried": [asdict(x.told) for x in tried], "whole": dict(whole)}
         keep(log, key, target, HERE.machine(), kept.choices, told)

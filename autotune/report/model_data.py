@@ -88,7 +88,7 @@ def read_model(
     """Rewrite a model step by step, and read what a log has of its tasks. ``profiled``: compile and run it
     too. ``onnx``: its file, for ONNX Runtime's profile. Raises `ModelError`, `LogError`, `PeerError`, and
     `KernelNotFound` where it is to be profiled but not tuned."""
-    ready, *own = prepared_programs(model, lambda graph: recorded(graph, db, target, target.threads))
+    ready, *own = prepared_programs(model, lambda graph: recorded(graph, db, target, target.threads).choices)
     digests = [*dict.fromkeys(t.workload.digest for one in (ready, *own) for t in tasks_of(one.parts))]
     best = {
         d: hit.time_s

@@ -17,20 +17,14 @@ from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
 from schedules.graph.edit import factors, is_plain, is_product, is_sum_of_products, loads_of, readers, remade
 from schedules.graph.graph import Graph
-from schedules.graph.rewrite import Place, Take, may_lose
 from schedules.loads import with_loads
 from schedules.strides import inner_first
 from schedules.te.compute_dag import Axis, Stage
 
-ALL = "all"  # the only place of the rewrite
 
-
-@may_lose()
-def order_dimensions(graph: Graph, take: Take) -> Graph:
+def order_dimensions(graph: Graph) -> Graph:
     """The graph with the dimensions of tensors between stages, and of constants, in the order that kernels
-    like. All of it or nothing: tensors in other orders than what they are made of are turned between."""
-    if any(is_product(s) for s in graph.dag.stages) and not take(Place(ALL)):
-        return graph
+    like."""
     return _constants(_tensors(graph))
 
 

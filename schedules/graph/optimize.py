@@ -17,6 +17,8 @@ from schedules.graph.joins import join_in_place
 from schedules.graph.layout import order_dimensions
 from schedules.graph.literals import name_literals
 from schedules.graph.maps import inline_maps
+from schedules.graph.reassociate import reassociate
+from schedules.graph.recompute import recompute
 from schedules.graph.requantise import drop_requantised, fold_result_scales
 from schedules.graph.rewrite import USUAL, Asked, Choices, Optimized, Place, Rewrite
 from schedules.graph.scale import fold_scales
@@ -44,6 +46,7 @@ REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     fold_result_scales,
     tabulate,
     fold_scales,
+    reassociate,
     add_biases,
     fold_constants,
     split_digits,
@@ -51,6 +54,7 @@ REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     stack_unequal,
     stack_equal,
     order_dimensions,
+    recompute,
     name_literals,
     join_in_place,
     lie_in_whole,

@@ -21,10 +21,12 @@ Start = Literal["usual", "none"]
 @dataclass(frozen=True)
 class Place:
     """Where a rewrite applies in a graph. ``name``: of a stage there, which no other place of the rewrite
-    has. ``alike``: equal where places do the same with equal tensors. Those are decided together."""
+    has. ``alike``: equal where places do the same with equal tensors. Those are decided together.
+    ``usual``: whether the rewrite is applied here where nothing was measured; None: as it says of itself."""
 
     name: str
     alike: Hashable = field(default="", compare=False)
+    usual: bool | None = field(default=None, compare=False)
 
 
 # Whether a rewrite goes on at a place.
@@ -53,7 +55,11 @@ class Rewrite:
 
     def __call__(self, graph: Graph) -> Graph:
         """The graph as it usually is rewritten."""
-        return self.run(graph, lambda place: self.usual)
+        return self.run(graph, self.usually)
+
+    def usually(self, place: Place) -> bool:
+        """Whether it is applied at a place where nothing was measured."""
+        return self.usual if place.usual is None else place.usual
 
 
 def may_lose(
@@ -87,7 +93,8 @@ class Choices:
 
     def takes(self, rewrite: Rewrite, place: Place) -> bool:
         """Whether a rewrite is applied at a place."""
-        return (rewrite.usual and self.start == "usual") != ((rewrite.name, place.name) in self.other)
+        start = self.start == "usual" and rewrite.usually(place)
+        return start != ((rewrite.name, place.name) in self.other)
 
     def turned(self, places: Iterable[Asked]) -> Choices:
         """These, with places decided the other way."""
@@ -134,10 +141,12 @@ def at_each(
     """The graph with ``apply`` at each place that is taken. ``places`` are looked for again in each new
     graph, and each is asked for once."""
     seen: set[str] = set()
-    while True:
-        found = next((p for p in places(graph) if p.name not in seen), None)
-        if found is None:
-            return graph
-        seen.add(found.name)
-        if take(found):
-            graph = apply(graph, found)
+    todo = [*places(graph)]
+    while todo:
+        place = todo.pop(0)
+        if place.name not in seen:
+            seen.add(place.name)
+            if take(place):
+                graph = apply(graph, place)
+                todo = [*places(graph)]
+    return graph
