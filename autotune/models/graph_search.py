@@ -28,6 +28,8 @@ from schedules.model import Workload
 SHARE, LOOKING = 0.25, 0.2
 # The tasks of a side of an alternative must be faster than those of the usual graph by this factor.
 FASTER = 0.98
+# Of a kernel, the share of its time that another form of it may save beyond what the machine's limit tells.
+AT_STAKE = 0.1
 # Least seconds for a task.
 LEAST_S = 2.0
 
@@ -127,7 +129,7 @@ def hopeful(found: Sequence[Alternative], least_s: Seconds, budget_s: float) -> 
 
     def gain(one: Alternative) -> float:
         usual, other = one.seconds(least_s)
-        return math.inf if usual is None or other is None else usual - other
+        return math.inf if usual is None or other is None else (1 + AT_STAKE) * usual - other
 
     chosen: list[Alternative] = []
     tasks: set[str] = set()

@@ -187,7 +187,7 @@ def test_what_was_tried_is_one_line() -> None:
 @pytest.mark.slow
 def test_a_run_tries_both_sides_and_tells(tmp_path: Path) -> None:
     db, model = tmp_path / "t.db", qkv()
-    found = at.tune_model(model, threads=1, budget_s=40.0, db=db, progress=None)
+    found = at.tune_model(model, threads=1, budget_s=60.0, db=db, progress=None)
     (told,) = [t for t in found.rewrites if t.alternative.places[0].rewrite == "stack_equal"]
     assert told.usual_s and told.other_s
     key = ModelKey.of(model.graph)
