@@ -128,19 +128,19 @@ class ToldTry:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedChoices:
     """What a log has of the graph of a model: how it is rewritten, and what was tried."""
 
     choices: Choices = USUAL
     tried: tuple[ToldTry, ...] = ()
 
 
-def recorded(graph: Graph, where: lookup.Where, target: Target, threads: int | None) -> Recorded:
+def recorded(graph: Graph, where: lookup.Where, target: Target, threads: int | None) -> RecordedChoices:
     """What the newest run of a log found for a graph on a target, with that number of ``threads`` (None:
     any); usual choices where there is none. Raises `LogError`."""
     key = ModelKey.of(graph)
     if key is None:
-        return Recorded()
+        return RecordedChoices()
     for text, options in lookup.runs_of(where, key.anchor.digest):
         told = options.get(KEY)
         if (
@@ -152,8 +152,8 @@ def recorded(graph: Graph, where: lookup.Where, target: Target, threads: int | N
         with suppress(ValueError):
             choices, tried = Choices.from_json(told.get("other")), told.get("tried")
             lines = tried[:MOST_TRIED] if isinstance(tried, list) else []
-            return Recorded(choices, tuple(x for x in map(ToldTry.from_json, lines) if x is not None))
-    return Recorded()
+            return RecordedChoices(choices, tuple(x for x in map(ToldTry.from_json, lines) if x is not None))
+    return RecordedChoices()
 
 
 def _fits(text: str, target: Target, threads: int | None) -> bool:

@@ -21,7 +21,7 @@ from autotune.models.graph_choices import ToldTry, just
 from autotune.models.preparation import PreparedModel, Seconds, prepared
 from autotune.models.tasks import tasks_of
 from schedules.errors import AutotuneError
-from schedules.graph.rewrite import Asked
+from schedules.graph.rewrite import AskedPlace
 from schedules.model import Workload
 
 # Share of the budget in which both sides of alternatives are tuned, and of that in which they are looked for.
@@ -39,7 +39,7 @@ class Alternative:
     """Places that are decided other than usual, all of one kind. ``usual``, ``other``: how often each side
     runs the tasks that the other side does not, by digest. ``workloads``: these tasks."""
 
-    places: tuple[Asked, ...]
+    places: tuple[AskedPlace, ...]
     usual: Mapping[str, int]
     other: Mapping[str, int]
     workloads: Mapping[str, Workload] = field(repr=False)
@@ -80,15 +80,17 @@ def _sum(counts: Mapping[str, int], workloads: Mapping[str, Workload], of: Secon
     return None if any(t is None for _, t in times) else sum(n * t for n, t in times if t is not None)
 
 
-def kinds(asked: Iterable[Asked]) -> list[tuple[Asked, ...]]:
+def kinds(asked: Iterable[AskedPlace]) -> list[tuple[AskedPlace, ...]]:
     """Places that are decided together, in their order."""
-    found: dict[object, list[Asked]] = {}
+    found: dict[object, list[AskedPlace]] = {}
     for a in asked:
         found.setdefault((a.rewrite, a.place.alike, a.taken), []).append(a)
     return [tuple(x) for x in found.values()]
 
 
-def alternatives(base: PreparedModel, refused: Callable[[Asked], bool], until: float) -> list[Alternative]:
+def alternatives(
+    base: PreparedModel, refused: Callable[[AskedPlace], bool], until: float
+) -> list[Alternative]:
     """What could be decided the other way, one kind of places at a time, looked for until about ``until``
     (`time.monotonic`). ``refused``: whether a place must stay as it is."""
     found: list[Alternative] = []
@@ -105,7 +107,9 @@ def alternatives(base: PreparedModel, refused: Callable[[Asked], bool], until: f
     return found
 
 
-def _difference(places: tuple[Asked, ...], base: PreparedModel, other: PreparedModel) -> Alternative | None:
+def _difference(
+    places: tuple[AskedPlace, ...], base: PreparedModel, other: PreparedModel
+) -> Alternative | None:
     """What differs between two graphs of a model; None where they run the same tasks."""
     (a, known), (b, more) = _counted(base), _counted(other)
     usual, changed = a - b, b - a

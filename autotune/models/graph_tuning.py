@@ -17,11 +17,11 @@ from autotune.models.in_place import random_arguments
 from autotune.models.preparation import PreparedModel
 from autotune.models.program import Program, Times
 from autotune.results.tuned import SuiteTask
-from autotune.run.asked import Asked as AskedKernel
+from autotune.run.asked import Asked
 from autotune.run.stored import stored
 from autotune.tuning.goal import Known
 from autotune.tuning.site import HERE
-from schedules.graph.rewrite import Asked
+from schedules.graph.rewrite import AskedPlace
 from schedules.model import Target, Workload
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class GraphSpace:
         out."""
         from schedules.graph.optimize import MAY_LOSE
 
-        def refused(a: Asked) -> bool:
+        def refused(a: AskedPlace) -> bool:
             return exact and not MAY_LOSE[a.rewrite].exact
 
         until = time.monotonic() + LOOKING * budget_s
@@ -111,7 +111,7 @@ def _program(ready: PreparedModel, target: Target, log: Log, where: str) -> Prog
     outline = ready.outline(lambda w: Known.of(w, target, log).time_s)
     kernels = []
     for workload in outline.tasks:
-        found, _ = stored(workload, AskedKernel.of(target, None, where))
+        found, _ = stored(workload, Asked.of(target, None, where))
         if found is None or found.target != target:
             return None
         kernels.append(found)

@@ -10,7 +10,7 @@ from autotune.models.graph_choices import ChoicesOf, usual
 from autotune.models.model import Model
 from autotune.models.outline import Outline, Part, outline, workload_of
 from schedules.graph.graph import Graph, Group
-from schedules.graph.rewrite import USUAL, Asked, Choices, Optimized
+from schedules.graph.rewrite import USUAL, AskedPlace, Choices, Optimized
 from schedules.model import Workload
 
 # Seconds that a workload's best known kernel takes; None where none is known.
@@ -28,7 +28,7 @@ class PreparedModel:
     parts: tuple[Part, ...]
     labels: dict[str, str]
     choices: Choices = USUAL
-    asked: tuple[Asked, ...] = ()
+    asked: tuple[AskedPlace, ...] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     def outline(self, seconds: Seconds) -> Outline:

@@ -123,26 +123,20 @@ def tune_model(
 
     ``until``: ends the run early once a call's kernels reach it, each timed again: their time together, as
     text ("2ms"), or the share of the machine's limit, a number from 0 to 1. The result's ``aimed`` says how
-    far they were. A run that ends so times nothing inside the model, and its tasks have not had their share.
+    far they were. A run that ends so times nothing inside the model.
 
     The last tenth of the budget times the best schedules of each task inside the model, where arrays are as
-    cold as in use, and `compile_model` takes those that are the fastest there. Not so on a GPU: there tuning
-    times kernels with cold caches.
+    cold as in use (not on a GPU), and `compile_model` takes those that are the fastest there.
 
     ``fleet``: as of `autotune.tune`; ``target`` may then be several. Each target has the whole budget.
-    Schedules are not timed inside the model there. A second call without ``fleet``, with the same budget and
-    on the machine that is to run the model, does just that.
+    A second call without it, on the machine that is to run the model, times schedules inside it.
 
     ``rewrites``: of those that may lose, such as three products as one. "measured": a quarter of the budget,
-    at most, tunes both sides of each kind, the faster graph is tuned further, and the log keeps which it is
-    for `compile_model`. "always": each where it usually is applied; "none": none. Where ``until``, ``fleet``
-    or a GPU is asked for, nothing is tried, and what the log has is used. ``exact=True`` leaves out rewrites
-    whose results are less exact (though within the bounds by which kernels are checked), such as Winograd's
-    convolutions.
+    at most, tunes both ways; the log keeps which is faster. "always": each where it usually is applied;
+    "none": none. ``exact=True`` leaves out those whose results are less exact, such as Winograd's
+    convolutions. On fleets, GPUs and with ``until`` nothing is tried, and what the log has is used.
 
-    ``target`` (default: this CPU), ``search``, ``cost_model``, ``rtol``, ``atol``, ``db``, ``seed``,
-    ``progress``: as of `autotune.tune`; a function is called with each `SuiteProgress`.
-    Warns of a budget below 2 s a task.
+    All else is as of `autotune.tune`; a function is told each `SuiteProgress`. Warns below 2 s a task.
 
     Example: ``at.tune_model(at.import_onnx("net.onnx"), threads=1, budget_s=180)``.
 

@@ -23,7 +23,7 @@ from schedules.graph.edit import is_map, points, ranges, readers, without_names
 from schedules.graph.graph import Argument, Graph
 from schedules.graph.kinds import is_joined, is_one_to_one
 from schedules.graph.partition import results_of_maps
-from schedules.graph.rewrite import Place, Take, may_lose
+from schedules.graph.rewrite import RewritePlace, Take, may_lose
 from schedules.model import LINE
 from schedules.strides import strides_of
 from schedules.te.compute_dag import Axis, Stage, Tensor
@@ -118,7 +118,7 @@ def join_in_place(graph: Graph, take: Take) -> Graph:
     stages = _Stages.of(graph)
     for s in found:
         one = _joined(stages, s, inside, taken, s.name in alone)
-        if one is not None and take(Place(s.name, without_names(s, lambda x: replace(x, buffer="")))):
+        if one is not None and take(RewritePlace(s.name, without_names(s, lambda x: replace(x, buffer="")))):
             joined[s.name] = one
             inside |= one.inside
     return _laid(graph, joined, inside) if joined else graph

@@ -20,7 +20,7 @@ from schedules.graph.maps import inline_maps
 from schedules.graph.reassociate import reassociate
 from schedules.graph.recompute import recompute
 from schedules.graph.requantise import drop_requantised, fold_result_scales
-from schedules.graph.rewrite import USUAL, Asked, Choices, Optimized, Place, Rewrite
+from schedules.graph.rewrite import USUAL, AskedPlace, Choices, Optimized, Rewrite, RewritePlace
 from schedules.graph.scale import fold_scales
 from schedules.graph.side_by_side import lie_in_whole, stack_unequal
 from schedules.graph.stack import stack_equal
@@ -68,7 +68,7 @@ MAY_LOSE = {r.name: r for r in REWRITES if isinstance(r, Rewrite)}
 def optimized(graph: Graph, choices: Choices = USUAL) -> Optimized:
     """A graph after every rewrite of `REWRITES`, those that may lose where ``choices`` say so. They see plain
     stages only (`schedules.graph.apart`)."""
-    asked: list[Asked] = []
+    asked: list[AskedPlace] = []
 
     def every(graph: Graph) -> Graph:
         for rewrite in REWRITES:
@@ -79,16 +79,16 @@ def optimized(graph: Graph, choices: Choices = USUAL) -> Optimized:
 
 
 def rewritten(
-    rewrite: Callable[[Graph], Graph], graph: Graph, choices: Choices, asked: list[Asked] | None = None
+    rewrite: Callable[[Graph], Graph], graph: Graph, choices: Choices, asked: list[AskedPlace] | None = None
 ) -> Graph:
     """A graph after one rewrite, by ``choices`` if it may lose. ``asked``: is told its places."""
     if not isinstance(rewrite, Rewrite):
         return rewrite(graph)
 
-    def take(place: Place) -> bool:
+    def take(place: RewritePlace) -> bool:
         taken = choices.takes(rewrite, place)
         if asked is not None:
-            asked.append(Asked(rewrite.name, place, taken))
+            asked.append(AskedPlace(rewrite.name, place, taken))
         return taken
 
     return rewrite.run(graph, take)

@@ -1,8 +1,8 @@
 """Products of products in another order: (A B) C is A (B C).
 
 The number of operations of a chain of products depends on its order, as in the classical matrix-chain
-problem (Cormen et al., *Introduction to Algorithms*, section 15.2): ``(A @ B) @ c`` of a vector ``c`` reads
-and writes a matrix that ``A @ (B @ c)`` has not. And where both matrices are weights, their product is known ahead.
+problem (Cormen et al., *Introduction to Algorithms*, section 15.2): ``(A @ B) @ c`` of a vector ``c`` makes a
+matrix that ``A @ (B @ c)`` does not. And where both matrices are weights, their product is known ahead.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from schedules.dtypes import is_float, is_storage
 from schedules.expr import Binary, Expr, Load, Var
 from schedules.graph.edit import is_plain, is_product, readers, remade, without_names
 from schedules.graph.graph import Graph
-from schedules.graph.rewrite import Place, Take, at_each, may_lose
+from schedules.graph.rewrite import RewritePlace, Take, at_each, may_lose
 from schedules.te.compute_dag import Axis, Stage, Tensor
 from schedules.te.extent import is_open
 from schedules.te.unique import Taken
@@ -115,7 +115,7 @@ def _chains(graph: Graph) -> Iterator[_Chain]:
                     break
 
 
-def _place(chain: _Chain, graph: Graph) -> Place | None:
+def _place(chain: _Chain, graph: Graph) -> RewritePlace | None:
     """The place of a chain, where its other order is not much more work."""
     known = chain.middle.buffer in graph.values and chain.right.buffer in graph.values
     ratio = chain.ratio
@@ -124,14 +124,14 @@ def _place(chain: _Chain, graph: Graph) -> Place | None:
     if ratio > MOST:
         return None
     like = tuple(without_names(s, lambda x: replace(x, buffer="")) for s in (chain.first, chain.last))
-    return Place(chain.last.name, like, ratio <= SURE)
+    return RewritePlace(chain.last.name, like, ratio <= SURE)
 
 
-def _places(graph: Graph) -> Iterator[Place]:
+def _places(graph: Graph) -> Iterator[RewritePlace]:
     return (p for chain in _chains(graph) for p in (_place(chain, graph),) if p is not None)
 
 
-def _applied(graph: Graph, place: Place) -> Graph:
+def _applied(graph: Graph, place: RewritePlace) -> Graph:
     chain = next(c for c in _chains(graph) if c.last.name == place.name)
     taken = Taken(graph.dag.tensors)
     last = chain.last

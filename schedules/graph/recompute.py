@@ -13,7 +13,7 @@ from schedules.expr import Expr, Load
 from schedules.graph.edit import is_map, is_plain, is_product, mapped, points, readers, remade, without_names
 from schedules.graph.graph import Graph, Group
 from schedules.graph.partition import partition
-from schedules.graph.rewrite import Place, Take, at_each, may_lose
+from schedules.graph.rewrite import RewritePlace, Take, at_each, may_lose
 from schedules.te.compute_dag import Stage
 from schedules.te.extent import is_same
 
@@ -27,7 +27,7 @@ def recompute(graph: Graph, take: Take) -> Graph:
     return at_each(graph, take, _places, _applied)
 
 
-def _places(graph: Graph) -> Iterator[Place]:
+def _places(graph: Graph) -> Iterator[RewritePlace]:
     read, kept = readers(graph.dag.stages), set(graph.dag.outputs)
     stored = {n for part in partition(graph) if isinstance(part, Group) for n in part.outputs}
     for s in graph.dag.stages:
@@ -38,7 +38,7 @@ def _places(graph: Graph) -> Iterator[Place]:
         if small and s.name not in kept and 1 < len(users) <= MOST_READERS and _walks(s):
             if all(_fits(s, r) for r in users):
                 every = tuple(without_names(x, lambda y: replace(y, buffer="")) for x in (s, *users))
-                yield Place(s.name, every)
+                yield RewritePlace(s.name, every)
 
 
 def _walks(s: Stage) -> bool:
@@ -55,7 +55,7 @@ def _fits(s: Stage, reader: Stage) -> bool:
     return len(loads) == 1 and (reader.reducer is not None or is_same(points(reader), points(s)))
 
 
-def _applied(graph: Graph, place: Place) -> Graph:
+def _applied(graph: Graph, place: RewritePlace) -> Graph:
     s = next(x for x in graph.dag.stages if x.name == place.name)
 
     def inside(x: Load) -> Expr | None:

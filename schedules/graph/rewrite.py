@@ -19,7 +19,7 @@ Start = Literal["usual", "none"]
 
 
 @dataclass(frozen=True)
-class Place:
+class RewritePlace:
     """Where a rewrite applies in a graph. ``name``: of a stage there, which no other place of the rewrite
     has. ``alike``: equal where places do the same with equal tensors. Those are decided together.
     ``usual``: whether the rewrite is applied here where nothing was measured; None: as it says of itself."""
@@ -30,7 +30,7 @@ class Place:
 
 
 # Whether a rewrite goes on at a place.
-Take = Callable[[Place], bool]
+Take = Callable[[RewritePlace], bool]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Rewrite:
         """The graph as it usually is rewritten."""
         return self.run(graph, self.usually)
 
-    def usually(self, place: Place) -> bool:
+    def usually(self, place: RewritePlace) -> bool:
         """Whether it is applied at a place where nothing was measured."""
         return self.usual if place.usual is None else place.usual
 
@@ -70,11 +70,11 @@ def may_lose(
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedPlace:
     """A place for which a rewrite asked, and what it was told."""
 
     rewrite: str
-    place: Place
+    place: RewritePlace
     taken: bool
 
 
@@ -91,12 +91,12 @@ class Choices:
     start: Start = "usual"
     other: frozenset[tuple[str, str]] = frozenset()
 
-    def takes(self, rewrite: Rewrite, place: Place) -> bool:
+    def takes(self, rewrite: Rewrite, place: RewritePlace) -> bool:
         """Whether a rewrite is applied at a place."""
         start = self.start == "usual" and rewrite.usually(place)
         return start != ((rewrite.name, place.name) in self.other)
 
-    def turned(self, places: Iterable[Asked]) -> Choices:
+    def turned(self, places: Iterable[AskedPlace]) -> Choices:
         """These, with places decided the other way."""
         return Choices(self.start, self.other ^ {(a.rewrite, a.place.name) for a in places})
 
@@ -125,7 +125,7 @@ class Optimized:
     """A graph after all rewrites. ``asked``: the places where they were a choice, in order."""
 
     graph: Graph
-    asked: tuple[Asked, ...]
+    asked: tuple[AskedPlace, ...]
 
 
 def _is_name(x: object) -> bool:
@@ -135,8 +135,8 @@ def _is_name(x: object) -> bool:
 def at_each(
     graph: Graph,
     take: Take,
-    places: Callable[[Graph], Iterable[Place]],
-    apply: Callable[[Graph, Place], Graph],
+    places: Callable[[Graph], Iterable[RewritePlace]],
+    apply: Callable[[Graph, RewritePlace], Graph],
 ) -> Graph:
     """The graph with ``apply`` at each place that is taken. ``places`` are looked for again in each new
     graph, and each is asked for once."""

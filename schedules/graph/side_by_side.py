@@ -31,7 +31,7 @@ from schedules.graph.edit import (
     without_names,
 )
 from schedules.graph.graph import Argument, Array, Graph
-from schedules.graph.rewrite import Place, Take, may_lose
+from schedules.graph.rewrite import RewritePlace, Take, may_lose
 from schedules.graph.views import is_view
 from schedules.loads import with_loads
 from schedules.strides import strides_of
@@ -73,11 +73,11 @@ def stack_unequal(graph: Graph, take: Take) -> Graph:
     return graph
 
 
-def _place_of(products: Sequence[_Wide]) -> Place:
+def _place_of(products: Sequence[_Wide]) -> RewritePlace:
     """Where products are that could lie side by side."""
     first = products[0].stage
     like = without_names(first, lambda x: replace(x, buffer=""))
-    return Place(first.name, (tuple(int(w.axis.extent) for w in products), like))
+    return RewritePlace(first.name, (tuple(int(w.axis.extent) for w in products), like))
 
 
 def _found(graph: Graph, done: Collection[str]) -> list[list[list[_Wide]]]:

@@ -17,7 +17,7 @@ from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
 from schedules.graph.edit import in_topological_order, is_product, mapped, remade, without_names
 from schedules.graph.graph import Array, Graph
-from schedules.graph.rewrite import Place, Take, may_lose
+from schedules.graph.rewrite import RewritePlace, Take, may_lose
 from schedules.te.compute_dag import Axis, Stage, Tensor
 from schedules.te.unique import Taken
 
@@ -47,10 +47,11 @@ class _Alike:
     counted: tuple[tuple[int, int, int], ...]
 
     @property
-    def place(self) -> Place:
+    def place(self) -> RewritePlace:
         """Where that is."""
         first = self.stages[0]
-        return Place(first.name, (len(self.stages), without_names(first, lambda x: replace(x, buffer=""))))
+        like = without_names(first, lambda x: replace(x, buffer=""))
+        return RewritePlace(first.name, (len(self.stages), like))
 
 
 def _alike(graph: Graph, apart: Container[str]) -> list[_Alike]:

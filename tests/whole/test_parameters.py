@@ -14,7 +14,8 @@ PACKAGES = ("autotune", "schedules", "cost_model", "kernels_db")
 MOST = 8
 # Functions of the public API.
 DOORS = {
-    "autotune/api.py: tune", "autotune/api.py: tune_suite", "autotune/models/tuning.py: tune_model",
+    "autotune/api.py: tune", "autotune/api.py: tune_suite",
+    "autotune/models/tuning.py: tune_model", "autotune/models/compiling.py: compile_model",
     "autotune/run/loading.py: load", "autotune/run/loading.py: best",
 }  # fmt: skip
 # Their parameters are the inputs and attributes of an operator of another format, in its order.

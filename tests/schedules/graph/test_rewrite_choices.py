@@ -14,7 +14,7 @@ from schedules.graph.graph import Graph
 from schedules.graph.optimize import MAY_LOSE, optimize, optimized
 from schedules.graph.reassociate import reassociate
 from schedules.graph.recompute import recompute
-from schedules.graph.rewrite import MOST_PLACES, Asked, Choices, Place, Rewrite, at_each
+from schedules.graph.rewrite import MOST_PLACES, AskedPlace, Choices, Rewrite, RewritePlace, at_each
 
 te = at.te
 
@@ -96,29 +96,29 @@ def test_choices_are_the_same_in_a_log() -> None:
 
 
 def test_turning_twice_is_nothing() -> None:
-    asked = [Asked("stack_equal", Place("q"), True)]
+    asked = [AskedPlace("stack_equal", RewritePlace("q"), True)]
     assert Choices().turned(asked).turned(asked) == Choices()
-    assert Choices().turned(asked).takes(MAY_LOSE["stack_equal"], Place("q")) is False
+    assert Choices().turned(asked).takes(MAY_LOSE["stack_equal"], RewritePlace("q")) is False
 
 
 def test_each_place_is_asked_for_once() -> None:
     asked: list[str] = []
 
-    def take(place: Place) -> bool:
+    def take(place: RewritePlace) -> bool:
         asked.append(place.name)
         return len(asked) < 3
 
-    def apply(graph: Graph, place: Place) -> Graph:
+    def apply(graph: Graph, place: RewritePlace) -> Graph:
         return graph
 
-    at_each(chain(), take, lambda graph: [Place("a"), Place("b"), Place("c")], apply)
+    at_each(chain(), take, lambda graph: [RewritePlace("a"), RewritePlace("b"), RewritePlace("c")], apply)
     assert asked == ["a", "b", "c"]
 
 
 def test_a_place_may_know_better_than_its_rewrite() -> None:
     rare = Rewrite(lambda graph, take: graph, usual=False)
-    assert rare.usually(Place("a", usual=True)) and not rare.usually(Place("a"))
-    assert not Choices("none").takes(rare, Place("a", usual=True))
+    assert rare.usually(RewritePlace("a", usual=True)) and not rare.usually(RewritePlace("a"))
+    assert not Choices("none").takes(rare, RewritePlace("a", usual=True))
 
 
 # -- re-association ---------------------------------------------------------------------------
@@ -190,7 +190,7 @@ def test_batches_and_transposes_are_reassociated(seed: int) -> None:
 
     x, v, w = tensor("x", "n", "k"), tensor("v", "k", "m"), tensor("w", "m", "p")
     graph = b.graph(times(times(x, v, "k", "xv"), w, "m", "y")[0])
-    asked: list[Place] = []
+    asked: list[RewritePlace] = []
     after = reassociate.run(graph, lambda place: not asked.append(place))  # type: ignore[func-returns-value]
     same(graph, after)
     assert len(after.dag.stages) == 2
