@@ -3,8 +3,8 @@
     python benchmarks/winograd.py --budget 40s --out /tmp/winograd.json [LAYER ...]
 
 A layer is a convolution with padding, a bias and a ReLU, channels last, with random weights. Each way is a
-model of its own: tuned, compiled, called in turns. Times are CPU time of the thread, medians of rounds. Errors
-are those of the largest element from float64, in the root mean square of the output.
+model of its own: tuned, compiled, called in turns. Times are CPU time of the thread, medians of rounds. An
+error is the largest distance from float64, in root mean squares of the output.
 """
 
 from __future__ import annotations
@@ -136,7 +136,6 @@ def measured(name: str, budget_s: float, ways: list[str], db: str) -> dict[str, 
         finally:
             preparation.cut = was
         calls[way] = lambda net=net: net(x)
-        profile = net.profile(x, repeat=30)
         rows = net.profile(x, repeat=30).rows
         us = [(round(1e6 * r.in_place_s, 1), round(1e6 * (r.tuned_s or 0), 1)) for r in rows]
         row[way] = {"in_place_and_tuned_us": us}
@@ -155,7 +154,9 @@ def measured(name: str, budget_s: float, ways: list[str], db: str) -> dict[str, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("layers", nargs="*", metavar="LAYER", help=f"default: {', '.join(LAYERS)}")
     parser.add_argument("--budget", default="40s", help="tuning time of each way")
     parser.add_argument("--ways", default=",".join(WAYS), help="of " + ", ".join(WAYS))

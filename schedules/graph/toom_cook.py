@@ -56,9 +56,7 @@ def short_convolution(outputs: int, taps: int) -> ShortConvolution:
     data = [_with_roots(rest, n) for rest in others]
     weights = [tuple(a**k / s for k in range(taps)) for a, s in zip(at, scale, strict=True)]
     inverse = (tuple(a**i for a in at) + (Fraction(i == outputs - 1),) for i in range(outputs))
-    return ShortConvolution(
-        outputs, taps, (*data, _with_roots(at, n)), (*weights, infinity), tuple(inverse)
-    )
+    return ShortConvolution(outputs, taps, (*data, _with_roots(at, n)), (*weights, infinity), tuple(inverse))
 
 
 def _with_roots(roots: Sequence[Fraction], n: int) -> tuple[Fraction, ...]:

@@ -92,7 +92,11 @@ class _Window:
 
 def _window(s: Stage, graph: Graph, tile: int) -> _Window | None:
     """What a stage is as a convolution; None if it is none that tiles compute."""
-    if not is_product(s) or len(s.reduce_axes) != 3 or any(is_open(a.extent) for a in (*s.axes, *s.reduce_axes)):
+    if (
+        not is_product(s)
+        or len(s.reduce_axes) != 3
+        or any(is_open(a.extent) for a in (*s.axes, *s.reduce_axes))
+    ):
         return None
     value = s.values[0]
     if not isinstance(value, Binary) or not isinstance(value.a, Load) or not isinstance(value.b, Load):
@@ -113,8 +117,16 @@ def _window(s: Stage, graph: Graph, tile: int) -> _Window | None:
             continue
         terms, start = affine.linear(i)
         used = [a for a in terms if isinstance(a, Var)]
-        both = [axes[a.name] for a in used if a.name not in summed], [axes[a.name] for a in used if a.name in summed]
-        if start != Const(0) or len(terms) != 2 or set(terms.values()) != {Const(1)} or [*map(len, both)] != [1, 1]:
+        both = (
+            [axes[a.name] for a in used if a.name not in summed],
+            [axes[a.name] for a in used if a.name in summed],
+        )
+        if (
+            start != Const(0)
+            or len(terms) != 2
+            or set(terms.values()) != {Const(1)}
+            or [*map(len, both)] != [1, 1]
+        ):
             return None
         moved.append((both[0][0], both[1][0]))
     if len(moved) != 2 or data.dtype not in ("float32", WIDE):
@@ -196,8 +208,7 @@ class _Tiles:
             "back",
             (Axis(i, m), sides[1], *batch, *tiles, Axis(o, w.out.extent)),
             Axis(k, n),
-            self._at(a, i, k, dtype)
-            * Load(product, (Var(k), Var(j), *names, Var(t), Var(u), Var(o)), dtype),
+            self._at(a, i, k, dtype) * Load(product, (Var(k), Var(j), *names, Var(t), Var(u), Var(o)), dtype),
         )
         y, x, over = Var(w.rows.var), Var(w.columns.var), self._free(k)
         value = self._at(a, x % m, over, dtype) * Load(
@@ -224,7 +235,9 @@ class _Tiles:
     def _at(self, matrix: str, row: str | Expr, column: str, dtype: str) -> Load:
         return Load(matrix, (Var(row) if isinstance(row, str) else row, Var(column)), dtype)
 
-    def _sum(self, what: str, axes: tuple[Axis, ...], over: Axis, value: Expr, reducer: Reducer | None = None) -> str:
+    def _sum(
+        self, what: str, axes: tuple[Axis, ...], over: Axis, value: Expr, reducer: Reducer | None = None
+    ) -> str:
         """Add a sum. Returns its name."""
         name = self.taken.add(f"{self.conv.name}_{what}")
         out = Tensor(name, tuple(x.extent for x in axes), E.dtype_of(value))
@@ -252,9 +265,10 @@ class _Tiles:
             "weights_rows", (Axis("i", n), Axis("b", r), *channels), Axis("k", r),
             self._at(g, "i", "k", WIDE) * wide, _WIDE_SUM,
         )  # fmt: skip
+        half = Load(down, tuple(map(Var, "ikco")), WIDE)
         both = self._sum(
             "weights_tiles", (Axis("i", n), Axis("j", n), *channels), Axis("k", r),
-            self._at(g, "j", "k", WIDE) * Load(down, (Var("i"), Var("k"), Var("c"), Var("o")), WIDE), _WIDE_SUM,
+            self._at(g, "j", "k", WIDE) * half, _WIDE_SUM,
         )  # fmt: skip
         if dtype == WIDE:
             return both
@@ -298,4 +312,3 @@ class _Tiles:
         origin = self.graph.origins.get(self.conv.name)
         origins = dict(self.graph.origins) | ({s.name: origin for s in self.stages} if origin else {})
         return remade(replace(self.graph, origins=origins), stages, self.inputs, self.values)
-
