@@ -298,8 +298,9 @@ class _Tiles:
         if pad is not None and is_map(pad) and is_guarded(pad):
             value = E.substitute(pad.values[0], {a.var: v for a, v in zip(pad.axes, at, strict=True)})
         other: Expr = Const(0.0, t.dtype)
-        if isinstance(value, Select):
-            inside, value, other = [*inside, value.cond], value.a, value.b
+        match value:
+            case Select(cond=cond, a=value, b=other):
+                inside.append(cond)
         made = self.taken.add(f"{self.conv.name}_padded")
         out = Tensor(made, tuple(a.extent for a in axes), t.dtype)
         self.stages.append(Stage((out,), tuple(axes), (), (Select(E.all_of(*inside), value, other),)))
