@@ -3,15 +3,17 @@
 A tile of m x m outputs of a convolution with r x r weights needs (m + r - 1)² products for each pair of
 channels in place of m² r². Tiles of the data are transformed, one axis after the other. Then each of the
 (m + r - 1)² places of a tile is a product of matrices over all tiles and channels. What it makes is
-transformed back. Transforms are products with small constant matrices, so each stage is a kernel that spaces
-know (Lavin & Gray, 2016). Transformed weights are known ahead: `fold_constants` computes them once.
+transformed back. So it is along one axis, or along three. Transforms are products with small constant
+matrices, so each stage is a kernel that spaces know (Lavin & Gray, 2016). Transformed weights are known
+ahead: `fold_constants` computes them once.
 
-Sums are others than those of the convolution, so results are rounded otherwise. The bounds of errors follow
-from the stages as they are written. They grow with the tile.
+Sums are others than those of the convolution, so results are rounded otherwise. Bounds of errors follow from
+the stages as they are written.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -35,7 +37,7 @@ _WIDE_SUM = Reducer("sum", (Const(0.0, WIDE),), (operand("x0", WIDE) + operand("
 
 @dataclass(frozen=True)
 class WinogradPlace:
-    """``stage``: the name of a convolution. ``tile``: how many rows and columns of outputs a tile has."""
+    """``stage``: the name of a convolution. ``tile``: outputs of a tile along each axis of the window."""
 
     stage: str
     tile: int
@@ -43,12 +45,13 @@ class WinogradPlace:
 
 @dataclass(frozen=True)
 class Winograd:
-    """Convolutions whose weights are constants, by tiles of ``tile`` x ``tile`` outputs.
+    """Convolutions whose weights are constants, in tiles of ``tile`` outputs along each axis of the window,
+    which moves by one element. Tensors are float32 or float64. ``exact``: whether results are rounded as
+    those of the graph; they are not.
 
-    Windows are square, and move by one element along two axes. Tensors are float32 or float64. ``exact``:
-    whether every rewrite of the kind rounds as the graph does; this one does not.
+    A larger tile has fewer products, larger errors, and more transformed weights to read.
 
-    >>> Winograd(4).places(te_graph)  # doctest: +SKIP
+    >>> Winograd(4).places(graph_of_a_convolution)  # doctest: +SKIP
     (WinogradPlace(stage='conv', tile=4),)
     """
 
@@ -61,241 +64,197 @@ class Winograd:
         return tuple(WinogradPlace(s.name, self.tile) for s in found)
 
     def apply(self, graph: Graph, place: WinogradPlace) -> Graph:
-        """The graph with one convolution in tiles. Its result keeps its name, shape and dtype.
+        """The graph with one convolution in tiles. Its result keeps its name, shape and dtype. Take it after
+        `order_dimensions`: new tensors have channels last.
 
         Raises WorkloadError if the graph has no such convolution."""
-        by_name = {s.name: s for s in graph.dag.stages}
-        s = by_name.get(place.stage)
+        s = next((s for s in graph.dag.stages if s.name == place.stage), None)
         w = None if s is None else _window(s, graph, place.tile)
         if s is None or w is None:
             raise WorkloadError(
-                f"{place.stage!r} is no convolution that Winograd's tiles of {place.tile} x {place.tile} "
-                "compute; take a place that `places` of the same graph names"
+                f"{place.stage!r} is no convolution that Winograd's tiles of {place.tile} compute; take a "
+                "place that `places` of the same graph names"
             )
         return _Tiles(graph, s, w, place.tile).made()
 
 
 @dataclass(frozen=True)
 class _Window:
-    """A convolution. ``data``, ``weight``: its loads. ``rows``, ``columns``: its axes that the window moves
-    along. ``taps``: their axes of the window. ``channel``: the axis summed beside them. ``out``: the axis
-    that only weights walk."""
+    """A convolution. ``data``, ``weight``: its loads. ``moved``: (axis that the window moves along, axis of
+    the window). ``channel``: the axis that is summed beside these. ``out``: the axis that only weights
+    walk."""
 
     data: Load
     weight: Load
-    rows: Axis
-    columns: Axis
-    taps: tuple[Axis, Axis]
+    moved: tuple[tuple[Axis, Axis], ...]
     channel: Axis
     out: Axis
 
 
 def _window(s: Stage, graph: Graph, tile: int) -> _Window | None:
     """What a stage is as a convolution; None if it is none that tiles compute."""
-    if (
-        not is_product(s)
-        or len(s.reduce_axes) != 3
-        or any(is_open(a.extent) for a in (*s.axes, *s.reduce_axes))
-    ):
+    every = (*s.axes, *s.reduce_axes)
+    if not is_product(s) or any(is_open(a.extent) for a in every):
         return None
-    value = s.values[0]
-    if not isinstance(value, Binary) or not isinstance(value.a, Load) or not isinstance(value.b, Load):
-        return None
-    pair = factors(value)
+    pair = factors(s.values[0])
     known = [x for x in pair if x.buffer in graph.values]
-    if len(known) != 1 or len({x.dtype for x in pair} | {s.outputs[0].dtype}) != 1:
+    bare = isinstance(s.values[0], Binary) and all(x in (s.values[0].a, s.values[0].b) for x in pair)
+    if not bare or len(known) != 1 or {x.dtype for x in pair} != {s.outputs[0].dtype}:
         return None
-    (weight,) = known
-    (data,) = (x for x in pair if x is not weight)
-    axes = {a.var: a for a in (*s.axes, *s.reduce_axes)}
-    summed = {a.var for a in s.reduce_axes}
-    moved: list[tuple[Axis, Axis]] = []
-    plain: list[str] = []
-    for i in data.indices:
-        if isinstance(i, Var):
-            plain.append(i.name)
-            continue
-        terms, start = affine.linear(i)
-        used = [a for a in terms if isinstance(a, Var)]
-        both = (
-            [axes[a.name] for a in used if a.name not in summed],
-            [axes[a.name] for a in used if a.name in summed],
-        )
-        if (
-            start != Const(0)
-            or len(terms) != 2
-            or set(terms.values()) != {Const(1)}
-            or [*map(len, both)] != [1, 1]
-        ):
-            return None
-        moved.append((both[0][0], both[1][0]))
-    if len(moved) != 2 or data.dtype not in ("float32", WIDE):
+    (weight,), (data,) = known, [x for x in pair if x is not known[0]]
+    axes = {a.var: a for a in every}
+    plain = [axes[i.name] for i in data.indices if isinstance(i, Var)]
+    moved = tuple(_moved(i, axes, s) for i in data.indices if not isinstance(i, Var))
+    pairs = tuple(x for x in moved if x is not None)
+    channel = [a for a in plain if a in s.reduce_axes]
+    walked = [*plain, *(a for both in pairs for a in both)]
+    out = [a for a in s.axes if a not in walked]
+    if not pairs or len(pairs) < len(moved) or len(channel) != 1 or len(out) != 1:
         return None
-    (rows, r), (columns, c) = moved
-    channel = [axes[v] for v in plain if v in summed]
-    out = [a for a in s.axes if a.var not in plain and a not in (rows, columns)]
-    every = [v for v in plain if v not in summed] + [rows.var, columns.var]
-    walked = [i.name for i in weight.indices if isinstance(i, Var)]
-    if len(channel) != 1 or len(out) != 1 or sorted([*every, out[0].var]) != sorted(a.var for a in s.axes):
+    if len({*walked}) < len(walked) or {*walked, *out} != {*every} or data.dtype not in ("float32", WIDE):
         return None
-    if len(walked) != len(weight.indices) or sorted(walked) != sorted((*summed, out[0].var)):
+    if sorted(weight.indices, key=str) != sorted((Var(a.var) for a in (*s.reduce_axes, *out)), key=str):
         return None
-    n = tile + r.extent - 1
-    if r.extent != c.extent or r.extent < 2 or tile < 2 or n > len(POINTS) + 1:
-        return None
-    if min(rows.extent, columns.extent) < tile:
-        return None
-    return _Window(data, weight, rows, columns, (r, c), channel[0], out[0])
+    least, most = 2, len(POINTS) + 2 - tile  # taps
+    fits = tile > 1 and all(tile <= a.extent and least <= r.extent <= most for a, r in pairs)
+    return _Window(data, weight, pairs, channel[0], out[0]) if fits else None
+
+
+def _moved(index: Expr, axes: dict[str, Axis], s: Stage) -> tuple[Axis, Axis] | None:
+    """The two axes of which an index is the sum, that of the output and that of the window."""
+    terms, start = affine.linear(index)
+    used = [axes[a.name] for a in terms if isinstance(a, Var)]
+    outer, inner = ([a for a in used if a in some] for some in (s.axes, s.reduce_axes))
+    steady = start == Const(0) and len(terms) == 2 and set(terms.values()) == {Const(1)}
+    return (outer[0], inner[0]) if steady and len(outer) == len(inner) == 1 else None
 
 
 class _Tiles:
-    """The stages of one convolution in tiles."""
+    """The stages of one convolution in tiles. Their tensors have the places of a tile first, then what is no
+    part of the window, the tiles, and channels."""
 
     def __init__(self, graph: Graph, conv: Stage, window: _Window, tile: int) -> None:
         self.graph, self.conv, self.w, self.tile = graph, conv, window, tile
         self.taken = Taken(graph.dag.tensors)
-        self.matrices = short_convolution(tile, window.taps[0].extent)
-        self.n = self.matrices.products
+        self.dtype = conv.outputs[0].dtype
         self.stages: list[Stage] = []
         self.inputs: list[Tensor] = list(graph.dag.inputs)
         self.values: dict[str, Array] = dict(graph.values)
+        self.matrices: dict[tuple[Rows, str], str] = {}
+        self.short = [short_convolution(tile, r.extent) for _, r in window.moved]
+        moved = [a for a, _ in window.moved]
+        self.batch = [a for a in conv.axes if a not in (*moved, window.out)]
+        own = Taken(a.var for a in conv.axes)  # names of new axes
+        self.places = [Axis(own.add(f"i{d}"), x.products) for d, x in enumerate(self.short)]
+        self.tiles = [Axis(own.add(f"t{d}"), -(-a.extent // tile)) for d, a in enumerate(moved)]
+        # what tiles are read from, along each axis of the window
+        reads = [t.extent * tile + r.extent - 1 for t, (_, r) in zip(self.tiles, window.moved, strict=True)]
+        self.read = [replace(t, extent=n) for t, n in zip(self.tiles, reads, strict=True)]
+        self.channel = Axis(own.add("c"), window.channel.extent)
+        self.over = own.add("k")  # what is summed
 
     def made(self) -> Graph:
         """The graph with them."""
-        w, conv, n, m = self.w, self.conv, self.n, self.tile
-        high, wide = (-(-a.extent // m) for a in (w.rows, w.columns))
-        # Names of axes: i, j of a place in a tile, t, u of a tile, k of what is summed.
-        batch = [a for a in conv.axes if a not in (w.rows, w.columns, w.out)]
-        rest = Taken(a.var for a in batch)
-        i, j, t, u, c, o, k = (rest.add(x) for x in "ijtucok")
-        sides = Axis(i, n), Axis(j, n)
-        tiles = Axis(t, high), Axis(u, wide)
-        dtype = conv.outputs[0].dtype
-        across = self._read_so_far(wide)
-        data = self._data(high, wide)
+        data, weights = self._data(), self._weights()
+        axes = [*self.places, *self.batch, *self.tiles]
+        k = Axis(self.over, self.channel.extent)
+        at = [*_vars(axes), Var(k.var)], [*_vars(self.places), Var(k.var), Var(self.w.out.var)]
+        value = Load(data, tuple(at[0]), self.dtype) * Load(weights, tuple(at[1]), self.dtype)
+        return self._with(self._back(self._sum("products", [*axes, self.w.out], k, value)))
 
-        def at(x: str, y: str, over: str) -> tuple[Expr, ...]:
-            """Indices of the data, in its order."""
-            moved = {w.rows.var: Var(x) * m + Var(over), w.columns.var: Var(y)}
-            return tuple(self._index(e, moved, c) for e in w.data.indices)
+    def _data(self) -> str:
+        """Tiles of the data, transformed along each axis."""
+        name = self._padded()
+        read = {a.var: v for (a, _), v in zip(self.w.moved, _vars(self.read), strict=True)}
+        read[self.w.channel.var] = Var(self.channel.var)
+        at = [next((v for a, v in read.items() if a in E.variables(i)), i) for i in self.w.data.indices]
+        for d, t in enumerate(self.tiles):
+            there = Var(t.var) * self.tile + Var(self.over)
+            load = Load(name, tuple(there if i == Var(t.var) else i for i in at), self.dtype)
+            axes = [
+                *self.places[: d + 1],
+                *self.batch,
+                *self.tiles[: d + 1],
+                *self.read[d + 1 :],
+                self.channel,
+            ]
+            k = Axis(self.over, self.places[d].extent)
+            matrix = self._at(self.short[d].data, Var(self.places[d].var))
+            name, at = self._sum(f"data_{d}", axes, k, matrix * load), list(_vars(axes))
+        return name
 
-        b = self._matrix("data", self.matrices.data, dtype)
-        a = self._matrix("inverse", self.matrices.inverse, dtype)
-        column = Axis(u, across)
-        down = self._sum(
-            "rows",
-            (sides[0], *batch, tiles[0], column, Axis(c, w.channel.extent)),
-            Axis(k, n),
-            self._at(b, i, k, dtype) * Load(data, at(t, u, k), dtype),
+    def _weights(self) -> str:
+        """Transformed weights: places of a tile, channels that are summed, channels of the output."""
+        w, name = self.w, self.w.weight.buffer
+        taps = [r for _, r in w.moved]
+        load: Expr = w.weight if self.dtype == WIDE else Cast(WIDE, w.weight)
+        for d, tap in enumerate(taps):
+            axes = [*self.places[: d + 1], *taps[d + 1 :], w.channel, w.out]
+            matrix = self._at(self.short[d].weights, Var(self.places[d].var), WIDE, tap.var)
+            name = self._sum(f"weights_{d}", axes, tap, matrix * load, _WIDE_SUM)
+            load = Load(name, tuple(_vars(axes)), WIDE)
+        if self.dtype == WIDE:
+            return name
+        rounded = self.taken.add(f"{self.conv.name}_weights")
+        out = Tensor(rounded, tuple(a.extent for a in axes), self.dtype)
+        self.stages.append(Stage((out,), tuple(axes), (), (Cast(self.dtype, load),)))
+        return rounded
+
+    def _back(self, name: str) -> Stage:
+        """The stage of the convolution, which transforms products back along the last axis."""
+        last = len(self.tiles) - 1
+        inner = [replace(p, extent=self.tile) for p in self.places]
+        for d, place in enumerate(self.places[:last]):
+            axes = [*inner[: d + 1], *self.places[d + 1 :], *self.batch, *self.tiles, self.w.out]
+            at = [Var(self.over) if i == Var(place.var) else i for i in _vars(axes)]
+            matrix = self._at(self.short[d].inverse, Var(place.var))
+            k = Axis(self.over, place.extent)
+            name = self._sum(f"back_{d}", axes, k, matrix * Load(name, tuple(at), self.dtype))
+        outputs = _vars([a for a, _ in self.w.moved])
+        inside = [*(v % self.tile for v in outputs[:last]), Var(self.over)]
+        at = [*inside, *_vars(self.batch), *(v // self.tile for v in outputs), Var(self.w.out.var)]
+        value = self._at(self.short[last].inverse, outputs[last] % self.tile) * Load(
+            name, tuple(at), self.dtype
         )
-        moved = Var(u) * m + Var(k)
-        names = [Var(x.var) for x in batch]
-        both = self._sum(
-            "tiles",
-            (*sides, *batch, *tiles, Axis(c, w.channel.extent)),
-            Axis(k, n),
-            self._at(b, j, k, dtype) * Load(down, (Var(i), *names, Var(t), moved, Var(c)), dtype),
-        )
-        weights = self._weights(dtype)
-        product = self._sum(
-            "products",
-            (*sides, *batch, *tiles, Axis(o, w.out.extent)),
-            Axis(k, w.channel.extent),
-            Load(both, (Var(i), Var(j), *names, Var(t), Var(u), Var(k)), dtype)
-            * Load(weights, (Var(i), Var(j), Var(k), Var(o)), dtype),
-        )
-        back = self._sum(
-            "back",
-            (Axis(i, m), sides[1], *batch, *tiles, Axis(o, w.out.extent)),
-            Axis(k, n),
-            self._at(a, i, k, dtype) * Load(product, (Var(k), Var(j), *names, Var(t), Var(u), Var(o)), dtype),
-        )
-        y, x, over = Var(w.rows.var), Var(w.columns.var), self._free(k)
-        value = self._at(a, x % m, over, dtype) * Load(
-            back, (y % m, Var(over), *names, y // m, x // m, Var(w.out.var)), dtype
-        )
-        last = replace(conv, reduce_axes=(Axis(over, n),), values=(value,))
-        return self._with(last)
+        k = Axis(self.over, self.places[last].extent)
+        return replace(self.conv, reduce_axes=(k,), values=(value,))
 
-    def _read_so_far(self, tiles: int) -> int:
-        """How many columns that many tiles read."""
-        return tiles * self.tile + self.w.taps[0].extent - 1
-
-    def _index(self, e: Expr, moved: dict[str, Expr], channel: str) -> Expr:
-        """An index of the data, where a tile reads it."""
-        walked = E.variables(e)
-        for axis, there in moved.items():
-            if axis in walked:
-                return there
-        return Var(channel) if walked == {self.w.channel.var} else e
-
-    def _free(self, name: str) -> str:
-        return Taken(a.var for a in self.conv.axes).add(name)
-
-    def _at(self, matrix: str, row: str | Expr, column: str, dtype: str) -> Load:
-        return Load(matrix, (Var(row) if isinstance(row, str) else row, Var(column)), dtype)
+    def _at(self, rows: Rows, row: Expr, dtype: str | None = None, column: str | None = None) -> Load:
+        """An element of a matrix, a constant of the graph."""
+        dtype = dtype or self.dtype
+        if (rows, dtype) not in self.matrices:
+            value = np.array([[float(x) for x in row] for row in rows], dtype)
+            self.matrices[rows, dtype] = name = self.taken.add(f"{self.conv.name}_matrix")
+            self.inputs.append(Tensor(name, value.shape, dtype))
+            self.values[name] = value
+        return Load(self.matrices[rows, dtype], (row, Var(column or self.over)), dtype)
 
     def _sum(
-        self, what: str, axes: tuple[Axis, ...], over: Axis, value: Expr, reducer: Reducer | None = None
+        self, what: str, axes: Sequence[Axis], over: Axis, value: Expr, reducer: Reducer | None = None
     ) -> str:
         """Add a sum. Returns its name."""
         name = self.taken.add(f"{self.conv.name}_{what}")
-        out = Tensor(name, tuple(x.extent for x in axes), E.dtype_of(value))
-        self.stages.append(Stage((out,), axes, (over,), (value,), reducer or self.conv.reducer))
+        out = Tensor(name, tuple(a.extent for a in axes), E.dtype_of(value))
+        self.stages.append(Stage((out,), tuple(axes), (over,), (value,), reducer or self.conv.reducer))
         return name
 
-    def _matrix(self, what: str, rows: Rows, dtype: str) -> str:
-        """A constant of the graph. Equal ones of other convolutions are made one by `eliminate_common`."""
-        value = np.array([[float(x) for x in row] for row in rows], dtype)
-        name = self.taken.add(f"{self.conv.name}_{what}_matrix")
-        self.inputs.append(Tensor(name, value.shape, dtype))
-        self.values[name] = value
-        return name
-
-    def _weights(self, dtype: str) -> str:
-        """Transformed weights: (row, column of a tile, input channel, output channel)."""
-        w, n, r = self.w, self.n, self.w.taps[0].extent
-        g = self._matrix("weights", self.matrices.weights, WIDE)
-        channels = Axis("c", w.channel.extent), Axis("o", w.out.extent)
-        name = {w.taps[0].var: "k", w.taps[1].var: "b", w.channel.var: "c", w.out.var: "o"}
-        there = (Var(name[v]) for i in w.weight.indices for v in E.variables(i))
-        wide: Expr = Load(w.weight.buffer, tuple(there), dtype)
-        wide = wide if dtype == WIDE else Cast(WIDE, wide)
-        down = self._sum(
-            "weights_rows", (Axis("i", n), Axis("b", r), *channels), Axis("k", r),
-            self._at(g, "i", "k", WIDE) * wide, _WIDE_SUM,
-        )  # fmt: skip
-        half = Load(down, tuple(map(Var, "ikco")), WIDE)
-        both = self._sum(
-            "weights_tiles", (Axis("i", n), Axis("j", n), *channels), Axis("k", r),
-            self._at(g, "j", "k", WIDE) * half, _WIDE_SUM,
-        )  # fmt: skip
-        if dtype == WIDE:
-            return both
-        last = self.stages[-1]
-        rounded = self.taken.add(f"{self.conv.name}_weights_rounded")
-        value = Cast(dtype, Load(both, tuple(Var(x.var) for x in last.axes), WIDE))
-        self.stages.append(Stage((Tensor(rounded, last.outputs[0].shape, dtype),), last.axes, (), (value,)))
-        return rounded
-
-    def _data(self, high: int, wide: int) -> str:
+    def _padded(self) -> str:
         """The tensor that tiles are read from: the data, with zeros behind it where the last tiles go on."""
-        w = self.w
-        name = w.data.buffer
+        name = self.w.data.buffer
         t = self.graph.dag.tensors[name]
-        needed = {w.rows.var: self._read_so_far(high), w.columns.var: self._read_so_far(wide)}
+        needed = {a.var: n.extent for (a, _), n in zip(self.w.moved, self.read, strict=True)}
         axes, inside = [], []
-        for d, (e, extent) in enumerate(zip(w.data.indices, t.shape, strict=True)):
-            longer = next((n for v, n in needed.items() if v in E.variables(e)), extent)
-            axes.append(Axis(f"d{d}", max(longer, extent)))
-            if longer > extent:
+        for d, (e, extent) in enumerate(zip(self.w.data.indices, t.shape, strict=True)):
+            longest = max(extent, *(n for v, n in needed.items() if v in E.variables(e)), 1)
+            axes.append(Axis(f"d{d}", longest))
+            if longest > extent:
                 inside.append(Var(f"d{d}") < extent)
         if not inside:
             return name
-        at = tuple(Var(a.var) for a in axes)
+        at = tuple(_vars(axes))
         value: Expr = Load(name, at, t.dtype)
         pad = next((s for s in self.graph.dag.stages if s.name == name), None)
-        if pad is not None and is_map(pad) and is_guarded(pad):
+        if pad is not None and is_map(pad) and is_guarded(pad):  # one guard, not a guard of another
             value = E.substitute(pad.values[0], {a.var: v for a, v in zip(pad.axes, at, strict=True)})
         other: Expr = Const(0.0, t.dtype)
         match value:
@@ -307,9 +266,14 @@ class _Tiles:
         return made
 
     def _with(self, last: Stage) -> Graph:
+        """The graph with the stages, ``last`` in the place of the convolution."""
         stages: list[Stage] = []
         for s in self.graph.dag.stages:
             stages += [*self.stages, last] if s is self.conv else [s]
         origin = self.graph.origins.get(self.conv.name)
         origins = dict(self.graph.origins) | ({s.name: origin for s in self.stages} if origin else {})
         return remade(replace(self.graph, origins=origins), stages, self.inputs, self.values)
+
+
+def _vars(axes: Sequence[Axis]) -> list[Expr]:
+    return [Var(a.var) for a in axes]
