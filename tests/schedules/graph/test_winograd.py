@@ -189,14 +189,17 @@ def depthwise() -> Graph:
     return b.graph(y)
 
 
-def dilated() -> Graph:
+def windowed(step: int, start: int) -> Graph:
+    """A window whose elements are ``step`` apart, from ``start`` on."""
     b = cases.Builder()
     x, w = b.input("x", 1, 3, 9, 9), b.constant("w", 4, 3, 3, 3)
     r, s, c = te.reduce_axis(3, "r"), te.reduce_axis(3, "s"), te.reduce_axis(3, "c")
     return b.graph(
         te.compute(
             (1, 4, 5, 5),
-            lambda n, o, i, j: te.sum(x[n, c, i + 2 * r, j + 2 * s] * w[o, c, r, s], axis=(c, r, s)),
+            lambda n, o, i, j: te.sum(
+                x[n, c, i + step * r + start, j + step * s] * w[o, c, r, s], axis=(c, r, s)
+            ),
             "c",
         )
     )
@@ -204,7 +207,8 @@ def dilated() -> Graph:
 
 @pytest.mark.parametrize(
     "graph",
-    [strided, of_inputs, depthwise, dilated, lambda: convolution(k=1, pad=0), lambda: convolution(k=7, pad=3),
+    [strided, of_inputs, depthwise, lambda: windowed(2, 0), lambda: windowed(1, 1),
+     lambda: convolution(k=1, pad=0), lambda: convolution(k=7, pad=3),
      lambda: convolution(h=3, w=3), lambda: cases.transformer(1)],
 )  # fmt: skip
 def test_others_are_no_places(graph: Callable[[], Graph]) -> None:
