@@ -205,9 +205,21 @@ def windowed(step: int, start: int) -> Graph:
     )
 
 
+def guarded() -> Graph:
+    """Padding as a part of the product."""
+    b = cases.Builder()
+    x, w = b.input("x", 9, 3), b.constant("w", 4, 3, 3)
+    r, c = te.reduce_axis(3, "r"), te.reduce_axis(3, "c")
+
+    def value(i: Any, o: Any) -> Any:
+        return te.sum(te.select(i + r < 8, x[i + r, c], 0.0) * w[o, c, r], axis=(c, r))
+
+    return b.graph(te.compute((7, 4), value, "c"))
+
+
 @pytest.mark.parametrize(
     "graph",
-    [strided, of_inputs, depthwise, lambda: windowed(2, 0), lambda: windowed(1, 1),
+    [strided, guarded, of_inputs, depthwise, lambda: windowed(2, 0), lambda: windowed(1, 1),
      lambda: convolution(k=1, pad=0), lambda: convolution(k=7, pad=3),
      lambda: convolution(h=3, w=3), lambda: cases.transformer(1)],
 )  # fmt: skip
@@ -224,6 +236,7 @@ def test_places_are_data() -> None:
     assert {place: 1}[WinogradPlace("c", 2)] == 1
     assert Winograd(2).apply(graph, place).dag == Winograd(4).apply(graph, place).dag
     assert not Winograd.exact
+    assert Winograd(1).places(graph) == Winograd(7).places(graph) == ()
 
 
 def test_every_place_of_a_model_is_applied_in_turn() -> None:
