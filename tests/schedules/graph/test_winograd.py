@@ -149,7 +149,7 @@ def in_steps(graph: Graph, arrays: list[Any]) -> Any:
 
 def test_transformed_weights_are_constants() -> None:
     """The rest is a product of matrices, and transforms of data and of results, a kernel each."""
-    graph = optimize(convolution(h=8, w=8, ci=3, co=4))
+    graph = optimize(convolution(h=8, w=8, ci=32, co=32))
     (place,) = Winograd(4).places(graph)
     tiles = fold_constants(Winograd(4).apply(graph, place))
     groups = [g for g in partition(tiles) if isinstance(g, Group)]
