@@ -29,6 +29,7 @@ from schedules.graph.tables import tabulate
 from schedules.graph.units import drop_unit_dimensions
 from schedules.graph.valid_rows import end_with_valid_rows
 from schedules.graph.views import compute_at_views, forward_views
+from schedules.graph.winograd import winograd_2, winograd_4
 
 # Each keeps the meaning: the evaluator says the same before and after. Those that may lose are a `Rewrite`.
 REWRITES: tuple[Callable[[Graph], Graph], ...] = (
@@ -54,6 +55,8 @@ REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     stack_unequal,
     stack_equal,
     order_dimensions,
+    winograd_4,
+    winograd_2,
     recompute,
     name_literals,
     join_in_place,
