@@ -54,6 +54,9 @@ NAMED = "SELECT json, op, params, flops, names FROM workload WHERE op = ? ORDER 
 OPTIONS = """
     SELECT options FROM run WHERE workload = ? AND target = ? AND state = 'done'
     ORDER BY started DESC, uid LIMIT 1000"""
+RUNS_OF = """
+    SELECT target.json AS target, run.options AS options FROM run JOIN target ON target.digest = run.target
+    WHERE run.workload = ? AND run.state = 'done' ORDER BY run.started DESC, run.uid LIMIT 1000"""
 OF_TRACE = f"""
     SELECT {COLUMNS} FROM record
     WHERE record.workload = ? AND record.target = ? AND {REPRESENTS} AND record.trace_digest = ?
@@ -153,13 +156,23 @@ def workloads(where: Where) -> int:
 def run_options(where: Where, workload: str, target: str) -> list[Mapping[str, Any]]:
     """The options of a task's finished runs, the newest first; those that are damaged are left out.
     ``workload``, ``target``: digests."""
-    found: list[Mapping[str, Any]] = []
-    for row in _rows(where, OPTIONS, (workload, target)):
-        with suppress(ValueError, TypeError, RecursionError):
-            options = json.loads(row["options"])
-            if isinstance(options, dict):
-                found.append(options)
-    return found
+    return [x for row in _rows(where, OPTIONS, (workload, target)) for x in _options(row)]
+
+
+def runs_of(where: Where, workload: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """(The JSON of the target, the options) of a workload's finished runs, the newest first. Options that are
+    damaged are left out. ``workload``: a digest."""
+    rows = _rows(where, RUNS_OF, (workload,))
+    return [(str(row["target"]), x) for row in rows for x in _options(row)]
+
+
+def _options(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The options of a run, if they are an object."""
+    with suppress(ValueError, TypeError, RecursionError):
+        options = json.loads(row["options"])
+        if isinstance(options, dict):
+            return [options]
+    return []
 
 
 def of_trace(where: Where, workload: str, target: str, trace: str) -> Record | None:

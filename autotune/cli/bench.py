@@ -33,7 +33,7 @@ SETTLE_S = 0.15
 
 @takes(
     *(opt.SOME_OP, opt.SHAPE, opt.SUITE, *opt.WHAT[1:], *opt.OF_GGUF, opt.TARGET, opt.TUNED_THREADS),
-    *(opt.DEPTHS, opt.PREFILL, opt.SIZES, opt.AGAINST, opt.MUST_BEAT, opt.DURATION),
+    *(opt.REWRITES, opt.EXACT, opt.DEPTHS, opt.PREFILL, opt.SIZES, opt.AGAINST, opt.MUST_BEAT, opt.DURATION),
     *(opt.DB, opt.SEED, opt.JSON),
 )
 def bench(o: Given) -> None:
@@ -71,6 +71,7 @@ def bench(o: Given) -> None:
         o.check_model()
         met = _bench_model(o, names)
     else:
+        o.refuse(["rewrites", "exact"], "goes with a model alone")
         o.check_program()
         from autotune.targets import usable_cpu_set
 
@@ -264,7 +265,7 @@ def _bench_model(o: Given, names: Sequence[str]) -> bool:
     model = models.model_of(o)
     if o.has("sizes") and model.graph.dag.open is None:
         raise typer.BadParameter(NO_RANGE.replace("m=", "seq="))
-    module = models.compiled(o, model, target=o.target)
+    module = models.compiled(o, model, target=o.target, rewrites=o.rewrites, exact=o.exact)
     if not module.sizes:
         return _one(o, _compare_model(o, names, module, {}))
     dims = [dim(*ends, name, open=True) for name, ends in module.sizes.items()]

@@ -180,6 +180,11 @@ IN_PLACE = option(
     "--in-place", "Calls will give an input's memory for an output: only schedules count that allow it.",
     "OUT=IN,...", read=outputs_in_inputs,
 )  # fmt: skip
+REWRITES = option(
+    "--rewrites", "Of a model: rewrites of its graph that may lose, as usual, as measured, or none.",
+    "always|measured|none", default="measured", choices=("always", "measured", "none"),
+)  # fmt: skip
+EXACT = switch("--exact", "Of a model: no rewrite whose results are less exact (Winograd's convolutions).")
 SEARCH = option("--search", f"Strategy: {', '.join(POLICIES)}.", default="evolutionary", choices=POLICIES)
 COST_MODEL = option(
     "--cost-model", f"Cost model: {', '.join(MODELS)}, or a file that autotune train made.", "NAME|FILE",

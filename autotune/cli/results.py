@@ -254,6 +254,10 @@ def _show_tasks(result: Any) -> None:
     out.print(f"  {text.kernels(result)}; {result.measured} trials")
     if missing := text.no_time(result):
         out.print(f"  {missing}")
+    if model and result.rewrites:
+        out.print("  rewrites that may lose, timed with what differs of a call:")
+        for tried in result.rewrites:
+            out.print(f"    {tried}")
     if model and result.skipped:
         out.print(f"  {result.skipped} tasks had their share before: more with a larger --budget or --trials")
     if result.weighted_s is not None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @takes(
     *(opt.SOME_OP, opt.SHAPE, opt.SUITE, *opt.WHAT[1:], *opt.OF_GGUF, opt.TARGET, opt.THREADS),
-    *(opt.TRIALS, opt.BUDGET, opt.UNTIL, opt.IN_PLACE),
+    *(opt.TRIALS, opt.BUDGET, opt.UNTIL, opt.IN_PLACE, opt.REWRITES, opt.EXACT),
     *(opt.SEARCH, opt.COST_MODEL, opt.FROZEN, opt.DB, opt.SEED, opt.FLEET, opt.BUILD_HERE),
     *(opt.RTOL, opt.ATOL, opt.JSON),
 )
@@ -64,9 +64,12 @@ def tune(o: Given) -> None:
       autotune tune --suite ops.toml --fleet tcp://host:8786 --target znver4,x86-64-v3 --budget 10m
       autotune tune x.gguf --shape context=2048,rows=64 --threads 1
       autotune tune net.onnx --fleet tcp://host:8786 --budget 10m
+      autotune tune net.onnx --rewrites always --exact --budget 3m
     """
     if o.on_model:
         o.check_model("frozen")
+    else:
+        o.refuse(["rewrites", "exact"], "goes with a model alone")
     if o.fleet is None and "," in o.target:
         raise typer.BadParameter("several targets are tuned for on a fleet; give --fleet too, or one target")
     if o.build_here and o.fleet is None:
@@ -122,7 +125,8 @@ def _run(o: Given, program: Any, asked: TuneRequest) -> Run[Any]:
     if o.on_model:
         from autotune.models.tuning import tuning_of_model
 
-        return tuning_of_model(models.model_of(o), asked, o.budget if o.has("budget") else None)
+        given_s = o.budget if o.has("budget") else None
+        return tuning_of_model(models.model_of(o), asked, given_s, o.rewrites, o.exact)
     if program is None:
         from autotune.tuning.makers import Tasks
 

@@ -13,6 +13,7 @@ from typing import Literal
 from autotune import backends
 from autotune.errors import KernelNotFound, ModelError
 from autotune.models.fallback import run_island
+from autotune.models.graph_choices import ChoicesOf, Rewrites, choices_of
 from autotune.models.in_place import preferred
 from autotune.models.kept_states import refuse_states
 from autotune.models.model import Model
@@ -50,6 +51,8 @@ def compile_model(
     db: str | os.PathLike[str] | None = None,
     fallback: bool = False,
     donate: Sequence[str] = (),
+    rewrites: Rewrites = "measured",
+    exact: bool = False,
     progress: Literal["auto"] | None = "auto",
 ) -> Module:
     """A model as one callable on numpy arrays or torch tensors, of the kernels that a tuning log has for it.
@@ -67,22 +70,28 @@ def compile_model(
 
     ``donate``: names of inputs whose memory a call takes for outputs, as of `Module.donating`: ``("x",)``.
 
+    ``rewrites``, ``exact``: as of `tune_model`; "measured" does what the log has for this model and target.
+
     Example: ``net = at.compile_model(model, threads=1); y = net(x)``.
 
     Raises `KernelNotFound` that names all nodes without a kernel, `ModelError`, `TargetError`, `LogError`
     for a log that cannot be read, and `DeviceError` for a device that has no room for the weights.
     """
     picking = Picking(shown=progress is not None)
-    net = compiled(model, Asked.of(target, threads, db, fallback), "model", picking)
+    asked = Asked.of(target, threads, db, fallback)
+    net = compiled(model, asked, "model", picking, choices_of(rewrites, asked, exact))
     return net.donating(donate) if donate else net
 
 
-def compiled(model: Model, asked: Asked, named: str, picking: Picking) -> Module:
-    """`compile_model`. ``named``: the model in a message, as an argument of `autotune.tune_model`."""
+def compiled(
+    model: Model, asked: Asked, named: str, picking: Picking, choose: ChoicesOf | None = None
+) -> Module:
+    """`compile_model`. ``named``: the model in a message, as an argument of `autotune.tune_model`.
+    ``choose``: of rewrites that may lose; None: what the log has."""
     wanted = asked.target
     if wanted.grid:
         backends.check_here(wanted)
-    readies = prepared_programs(model)
+    readies = prepared_programs(model, choose or choices_of("measured", asked))
     sizes = [ready.sizes for ready in readies]
     refuse_states(readies[0].graph.states, bool(wanted.grid))
     outlines = [ready.outline(lambda w: _seconds(w, asked)) for ready in readies]
@@ -99,7 +108,7 @@ def compiled(model: Model, asked: Asked, named: str, picking: Picking) -> Module
     own: list[OwnProgram] = []
     for at in sizes:
         ready, outline, kernels = readies.pop(0), outlines.pop(0), [every[n] for n in numbers.pop(0)]
-        origin = ModelOrigin.of(model.name, ready.model.graph, ready.graph)
+        origin = ModelOrigin.of(model.name, ready.model.graph, ready.graph, ready.choices)
         values = dict(ready.graph.values)
         del ready  # so that what is packed is not kept
         program = Program.of(outline, kernels, values.pop, run_island, initial=initial, once=once)

@@ -19,6 +19,7 @@ from autotune.run.host_arrays import fitting
 from schedules.errors import suggest
 from schedules.expr import wrap
 from schedules.graph.graph import Graph, GraphState, Island
+from schedules.graph.rewrite import USUAL, Choices
 from schedules.ir import Buffer
 from schedules.model import canonical, digest
 from schedules.te.compute_dag import ComputeDAG, Tensor
@@ -30,7 +31,7 @@ SMALL = 1 << 16  # bytes up to which a weight is kept as the model has it
 @dataclass(frozen=True)
 class ModelOrigin:
     """The graph of a model before rewrites, with the values of small weights only. ``rewritten``: the digest
-    of its expression after rewrites."""
+    of its expression after rewrites, those that may lose by ``choices``."""
 
     name: str
     dag: ComputeDAG
@@ -40,14 +41,15 @@ class ModelOrigin:
     small: Mapping[str, Array]
     rewritten: str
     states: Mapping[str, GraphState]
+    choices: Choices = USUAL
 
     @staticmethod
-    def of(name: str, graph: Graph, rewritten: Graph) -> ModelOrigin:
-        """What is kept of a graph. ``rewritten``: what the rewrites made of it."""
+    def of(name: str, graph: Graph, rewritten: Graph, choices: Choices = USUAL) -> ModelOrigin:
+        """What is kept of a graph. ``rewritten``: what the rewrites made of it, by ``choices``."""
         small = {n: v.copy() for n, v in graph.values.items() if v.nbytes <= SMALL}
         parts = (graph.dag, graph.inputs, graph.outputs, graph.islands)
         states = {n: GraphState(s.tensor, s.new) for n, s in graph.states.items()}
-        return ModelOrigin(name, *parts, small, _identity(rewritten), states)
+        return ModelOrigin(name, *parts, small, _identity(rewritten), states, choices)
 
     @property
     def weights(self) -> dict[str, Tensor]:
@@ -71,7 +73,7 @@ class ModelOrigin:
         graph = Graph(
             self.dag, values, self.inputs, self.outputs, islands=self.islands, states=self.states
         )
-        rewritten, _ = preparation.cut(graph)
+        rewritten = preparation.cut(graph, self.choices)[0].graph
         if _identity(rewritten) != self.rewritten:
             raise ModelError(
                 f"with these weights {self.name} is rewritten to another graph: compile it again"

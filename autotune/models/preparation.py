@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from autotune.errors import ModelError
+from autotune.models.graph_choices import ChoicesOf, usual
 from autotune.models.model import Model
 from autotune.models.outline import Outline, Part, outline, workload_of
 from schedules.graph.graph import Graph, Group
+from schedules.graph.rewrite import USUAL, AskedPlace, Choices, Optimized
 from schedules.model import Workload
 
 # Seconds that a workload's best known kernel takes; None where none is known.
@@ -17,13 +19,16 @@ Seconds = Callable[[Workload], float | None]
 
 @dataclass(frozen=True)
 class PreparedModel:
-    """A model that was rewritten and cut. ``labels``: what users call inputs and outputs. ``sizes``: those
-    that have a program of their own, which this is."""
+    """A model that was rewritten and cut. ``labels``: what users call inputs and outputs. ``choices``: of
+    rewrites that may lose; ``asked``: the places that they were asked for. ``sizes``: those that have a
+    program of their own, which this is."""
 
     model: Model
     graph: Graph
     parts: tuple[Part, ...]
     labels: dict[str, str]
+    choices: Choices = USUAL
+    asked: tuple[AskedPlace, ...] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     def outline(self, seconds: Seconds) -> Outline:
@@ -35,8 +40,9 @@ class PreparedModel:
             raise ModelError(f"{self.model.source} cannot be cut into kernels: {err}") from err
 
 
-def prepared(model: Model) -> PreparedModel:
-    """A model, rewritten and cut. Raises `ModelError`."""
+def prepared(model: Model, choose: ChoicesOf = usual) -> PreparedModel:
+    """A model, rewritten and cut. ``choose``: decides of its graph which rewrites are applied that may lose.
+    Raises `ModelError`."""
     given: object = model
     if not isinstance(given, Model):
         how = (
@@ -44,28 +50,31 @@ def prepared(model: Model) -> PreparedModel:
             "makes one"
         )
         raise ModelError(f"the model is a {type(given).__name__}, not a Model: {how}")
+    choices = choose(model.graph)
     try:
-        graph, parts = cut(model.graph)
+        made, parts = cut(model.graph, choices)
     except ValueError as err:
         raise ModelError(f"{model.source} cannot be cut into kernels: {err}") from err
+    graph = made.graph
     labels = {name: port.name for name, port in zip(graph.inputs, model.inputs, strict=True)}
     labels |= {name: port.name for name, port in zip(graph.outputs, model.outputs, strict=True)}
-    return PreparedModel(model, graph, parts, labels)
+    return PreparedModel(model, graph, parts, labels, choices, made.asked)
 
 
-def prepared_programs(model: Model) -> list[PreparedModel]:
-    """What runs of a model: at all sizes, then at each that has a program of its own. Raises `ModelError`."""
-    whole = prepared(model)
-    return [whole, *(replace(prepared(model.at(**own)), sizes=own) for own in model.own_sizes)]
+def prepared_programs(model: Model, choose: ChoicesOf = usual) -> list[PreparedModel]:
+    """What runs of a model: at all sizes, then at each that has a program of its own. ``choose``: as of
+    `prepared`. Raises `ModelError`."""
+    whole = prepared(model, choose)
+    return [whole, *(replace(prepared(model.at(**own), choose), sizes=own) for own in model.own_sizes)]
 
 
-def cut(graph: Graph) -> tuple[Graph, tuple[Part, ...]]:
+def cut(graph: Graph, choices: Choices = USUAL) -> tuple[Optimized, tuple[Part, ...]]:
     """(A graph of the same meaning, what runs of it in order)."""
-    from schedules.graph.optimize import optimize
+    from schedules.graph.optimize import optimized
     from schedules.graph.partition import partition
 
-    graph = optimize(graph)
-    return graph, partition(graph)
+    made = optimized(graph, choices)
+    return made, partition(made.graph)
 
 
 def chosen(parts: Iterable[Part], seconds: Seconds) -> Iterator[Part]:

@@ -13,8 +13,10 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Literal
 
 from autotune import backends
-from autotune.models import in_place
+from autotune.models import graph_search, graph_tuning, in_place
 from autotune.models.fallback import run_island
+from autotune.models.graph_choices import Rewrites, choices_of, policy, usual
+from autotune.models.graph_search import Tried
 from autotune.models.in_place import InPlace
 from autotune.models.kept_states import refuse_states
 from autotune.models.model import Model, shown_sizes
@@ -64,9 +66,10 @@ class ModelTuneResult(SuiteResult):
     ``stopped``: as of `SuiteResult`, or "tuned" where all were skipped. ``in_place``: of tasks whose
     finalists were timed inside the model, what was found. ``own_s``: of each size with a program of its own,
     what ``weighted_s`` is of all sizes, where that is of the largest. ``model``: what was tuned. ``target``:
-    for what, None for several. ``by_target``: on a fleet the results of the targets, by the names of their
-    processors; then ``tasks`` and numbers are of all together. ``needed_s``: a budget in which each task gets
-    a kernel, as foretold by those that did; None where each has had its turn.
+    for what, None for several. ``rewrites``: what became of each rewrite that was tried. ``by_target``: on a
+    fleet the results of the targets, by the names of their processors; then ``tasks`` and numbers are of all
+    together. ``needed_s``: a budget in which each task gets a kernel, as foretold by those that did; None
+    where each has had its turn.
 
     Example: ``[task.result.best.time_s for task in at.tune_model(model).tasks]``.
     """
@@ -78,6 +81,7 @@ class ModelTuneResult(SuiteResult):
     own_s: Mapping[str, float | None] = field(default_factory=dict)
     model: Model | None = field(default=None, repr=False, compare=False)
     target: Target | None = None
+    rewrites: tuple[Tried, ...] = ()
     by_target: Mapping[str, ModelTuneResult] = field(default_factory=dict)
 
     def report(self, path: str | os.PathLike[str]) -> Written:
@@ -102,6 +106,8 @@ def tune_model(
     rtol: float | None = None,
     atol: float | None = None,
     fleet: str | None = None,
+    rewrites: Rewrites = "measured",
+    exact: bool = False,
     progress: Callable[[SuiteProgress], None] | Literal["auto"] | None = "auto",
 ) -> ModelTuneResult:
     """Tune every kernel that a model runs, each expression once, however often the model has it.
@@ -117,19 +123,20 @@ def tune_model(
 
     ``until``: ends the run early once a call's kernels reach it, each timed again: their time together, as
     text ("2ms"), or the share of the machine's limit, a number from 0 to 1. The result's ``aimed`` says how
-    far they were. A run that ends so times nothing inside the model, and its tasks have not had their share.
+    far they were. A run that ends so times nothing inside the model.
 
     The last tenth of the budget times the best schedules of each task inside the model, where arrays are as
-    cold as in use, and `compile_model` takes those that are the fastest there. Not so on a GPU: there tuning
-    times kernels with cold caches.
+    cold as in use (not on a GPU), and `compile_model` takes those that are the fastest there.
 
     ``fleet``: as of `autotune.tune`; ``target`` may then be several. Each target has the whole budget.
-    Schedules are not timed inside the model there. A second call without ``fleet``, with the same budget and
-    on the machine that is to run the model, does just that.
+    A second call without it, on the machine that is to run the model, times schedules inside it.
 
-    ``target`` (default: this CPU), ``search``, ``cost_model``, ``rtol``, ``atol``, ``db``, ``seed``,
-    ``progress``: as of `autotune.tune`; a function is called with each `SuiteProgress`.
-    Warns of a budget below 2 s a task.
+    ``rewrites``: of those that may lose, such as three products as one. "measured": a quarter of the budget,
+    at most, tunes both ways; the log keeps which is faster. "always": each where it usually is applied;
+    "none": none. ``exact=True`` leaves out those whose results are less exact, such as Winograd's
+    convolutions. On fleets, GPUs and with ``until`` nothing is tried, and what the log has is used.
+
+    All else is as of `autotune.tune`; a function is told each `SuiteProgress`. Warns below 2 s a task.
 
     Example: ``at.tune_model(at.import_onnx("net.onnx"), threads=1, budget_s=180)``.
 
@@ -142,16 +149,25 @@ def tune_model(
     )  # fmt: skip
     asked = TuneRequest.of(options, target, threads, db, fleet)
     one = _as_one if asked.goal is None else itemgetter(asked.goal)
-    return tuned(asked, tuning_of_model(model, asked, given_s), one, progress)
+    return tuned(asked, tuning_of_model(model, asked, given_s, rewrites, exact), one, progress)
 
 
-def tuning_of_model(model: Model, asked: TuneRequest, given_s: float | None) -> Run[ModelTuneResult]:
+def tuning_of_model(
+    model: Model,
+    asked: TuneRequest,
+    given_s: float | None,
+    rewrites: Rewrites = "measured",
+    exact: bool = False,
+) -> Run[ModelTuneResult]:
     """What tunes a model. ``given_s``: the budget that the user gave, None for one by the number of tasks.
     Raises and warns as `tune_model`."""
     started, goal = time.monotonic(), asked.goal
     if goal is not None and goal.grid:
         backends.check_here(goal)
-    ready = prepared_programs(model)
+    wanted = Asked.of("cpu" if goal is None else goal, None, asked.where)
+    here = goal is not None and not goal.grid and asked.options.aim is None
+    tries = policy(rewrites) == "measured" and here
+    ready = prepared_programs(model, usual if tries else choices_of(rewrites, wanted, exact))
     refuse_states(ready[0].graph.states, goal is not None and bool(goal.grid))
     tasks = tasks_of_programs(ready)
     whole_s = EACH_S * max(len(tasks), 1) if given_s is None else given_s
@@ -162,12 +178,57 @@ def tuning_of_model(model: Model, asked: TuneRequest, given_s: float | None) -> 
             f"give budget_s={LEAST_S * len(tasks):g} for kernels of all; the heaviest are tuned first",
             stacklevel=3,
         )
-    return partial(_tune, ready, tasks, replace(asked, options=options), started)
+    return partial(_tune, ready, replace(asked, options=options), started, tries, exact)
 
 
 def _tune(
     ready: Sequence[PreparedModel],
-    tasks: Sequence[SuiteTask],
+    asked: TuneRequest,
+    started: float,
+    tries: bool,
+    exact: bool,
+    log: Log,
+    progress: Tell | None,
+    interrupts: Interrupts | None,
+) -> Mapping[Target, ModelTuneResult]:
+    """Tune the tasks of a model, then time their finalists inside it. ``tries``: whether rewrites that may
+    lose are tried first; ``exact``: only those that are exact."""
+    if tries and asked.goal is not None:
+        return _tune_graphs(ready, asked, asked.goal, started, exact, log, progress, interrupts)
+    return _tune_tasks(ready, asked, started, log, progress, interrupts)
+
+
+def _tune_graphs(
+    bases: Sequence[PreparedModel],
+    asked: TuneRequest,
+    goal: Target,
+    started: float,
+    exact: bool,
+    log: Log,
+    progress: Tell | None,
+    interrupts: Interrupts | None,
+) -> Mapping[Target, ModelTuneResult]:
+    """Tune both sides of rewrites that may lose, then the graph that is faster, and keep which it is."""
+    part_s = graph_search.SHARE * asked.options.budget_s
+    space = graph_tuning.GraphSpace.of(bases, exact, part_s, goal)
+    if not space.tasks:
+        return _tune_tasks(bases, asked, started, log, progress, interrupts)
+    options = replace(asked.options, budget_s=min(part_s, EACH_S * len(space.tasks)))
+    jobs = ModelJobs(bases, space.tasks, options, log, time.monotonic())
+    compared = asked.tuning(jobs)(log, progress, interrupts)
+    chosen, tried = space.decided(goal, log)
+    if compared[goal].stopped == "interrupted":
+        return {goal: replace(compared[goal], rewrites=tuple(x for each in tried for x in each))}
+    found = _tune_tasks(chosen, asked, started, log, progress, interrupts)
+    for base, one, each in zip(bases, chosen, tried, strict=True):
+        stopped = found[goal].stopped == "interrupted"
+        kept, whole_s = (one, {}) if stopped else graph_tuning.confirmed(base, one, goal, log, asked.where)
+        graph_tuning.record(base, kept, each, whole_s, goal, log)
+    return {goal: replace(found[goal], rewrites=tuple(x for each in tried for x in each))}
+
+
+def _tune_tasks(
+    ready: Sequence[PreparedModel],
     asked: TuneRequest,
     started: float,
     log: Log,
@@ -175,6 +236,7 @@ def _tune(
     interrupts: Interrupts | None,
 ) -> Mapping[Target, ModelTuneResult]:
     """Tune the tasks of a model, then time their finalists inside it."""
+    tasks = tasks_of_programs(ready)
     goal, whole_s = asked.goal, asked.options.budget_s
     # on a GPU, arrays are cold when kernels are tuned; on a fleet, this machine may be another one
     inside_share = 0.0 if goal is None or goal.grid else IN_PLACE_SHARE

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from autotune.models.graph_choices import recorded
 from autotune.models.in_place import KEY, context_of
 from autotune.models.model import Model
 from autotune.models.outline import KernelCall, Outline
@@ -16,7 +17,8 @@ from autotune.report.graph_drawing import Drawing, DrawnNode
 from autotune.run.describing import describe
 from kernels_db import lookup
 from schedules.graph.graph import Graph, Island
-from schedules.graph.optimize import REWRITES
+from schedules.graph.optimize import REWRITES, name_of, rewritten
+from schedules.graph.rewrite import Choices
 from schedules.model import Target
 
 if TYPE_CHECKING:
@@ -86,7 +88,7 @@ def read_model(
     """Rewrite a model step by step, and read what a log has of its tasks. ``profiled``: compile and run it
     too. ``onnx``: its file, for ONNX Runtime's profile. Raises `ModelError`, `LogError`, `PeerError`, and
     `KernelNotFound` where it is to be profiled but not tuned."""
-    ready, *own = prepared_programs(model)
+    ready, *own = prepared_programs(model, lambda graph: recorded(graph, db, target, target.threads).choices)
     digests = [*dict.fromkeys(t.workload.digest for one in (ready, *own) for t in tasks_of(one.parts))]
     best = {
         d: hit.time_s
@@ -96,7 +98,8 @@ def read_model(
     outline = ready.outline(lambda w: best.get(w.digest))
     inside = _in_place(outline, target, db)
     steps = [_step(s, outline, best, inside) for s in outline.steps]
-    found = ModelData(model.name, target, digests, _rewrites(model.graph), steps, _running(outline, steps))
+    rewrites = _rewrites(model.graph, ready.choices)
+    found = ModelData(model.name, target, digests, rewrites, steps, _running(outline, steps))
     if profiled:
         profile, operators = _profiled(model, target, db, onnx)
         steps = [
@@ -198,12 +201,12 @@ def _makers(name: str, outline: Outline, place: Mapping[str, int]) -> list[int]:
     return [at for part in outline.joins.get(name, ()) for at in _makers(part, outline, place)]
 
 
-def _rewrites(graph: Graph) -> list[RewrittenGraph]:
-    """The graph as imported, and after each rewrite."""
+def _rewrites(graph: Graph, choices: Choices) -> list[RewrittenGraph]:
+    """The graph as imported, and after each rewrite, those that may lose by ``choices``."""
     found = [_stage("imported", "The graph as it was imported.", graph, graph)]
     for rewrite in REWRITES:
-        after = rewrite(graph)
-        found.append(_stage(rewrite.__name__, _first_sentence(rewrite), graph, after))
+        after = rewritten(rewrite, graph, choices)
+        found.append(_stage(name_of(rewrite), _first_sentence(rewrite), graph, after))
         graph = after
     return found
 

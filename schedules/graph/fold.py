@@ -15,8 +15,9 @@ from schedules.te.marks import closed
 from schedules.te.sizes_in_values import speaks_of_sizes
 
 # A result may be so much larger than what it is made of, or have so many bytes; else a constant that is
-# broadcast would fill memory, and reading it would take longer than computing it.
-LARGER, SMALL = 2, 1 << 16
+# broadcast would fill memory, and reading it would take longer than computing it. Sums, such as transformed
+# weights, take longer to compute.
+LARGER, LARGER_SUM, SMALL = 2, 4, 1 << 16
 
 
 def fold_constants(graph: Graph) -> Graph:
@@ -56,7 +57,8 @@ def _sums_open(s: Stage) -> bool:
 
 def _pays(stage: Stage, read: Sequence[Array]) -> bool:
     made, known = sum(t.nbytes for t in stage.outputs), sum(a.nbytes for a in read)
-    return made <= max(SMALL, known if _widens_codes(stage, read) else LARGER * known)
+    larger = 1 if _widens_codes(stage, read) else LARGER if stage.reducer is None else LARGER_SUM
+    return made <= max(SMALL, larger * known)
 
 
 def _widens_codes(stage: Stage, read: Sequence[Array]) -> bool:

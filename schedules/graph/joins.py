@@ -19,10 +19,11 @@ from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.expr import Binary, Compare, Const, Expr, Load, Select, Var
-from schedules.graph.edit import is_map, points, ranges, readers
+from schedules.graph.edit import is_map, points, ranges, readers, without_names
 from schedules.graph.graph import Argument, Graph
 from schedules.graph.kinds import is_joined, is_one_to_one
 from schedules.graph.partition import results_of_maps
+from schedules.graph.rewrite import RewritePlace, Take, may_lose
 from schedules.model import LINE
 from schedules.strides import strides_of
 from schedules.te.compute_dag import Axis, Stage, Tensor
@@ -104,7 +105,8 @@ class _Joined:
     inside: Mapping[str, _Inside]
 
 
-def join_in_place(graph: Graph) -> Graph:
+@may_lose()
+def join_in_place(graph: Graph, take: Take) -> Graph:
     """The graph in which parts of joined tensors are computed in their places, where that pays."""
     found = [s for s in graph.dag.stages if _is_candidate(s) and s.name not in graph.joins]
     if not found:
@@ -116,7 +118,7 @@ def join_in_place(graph: Graph) -> Graph:
     stages = _Stages.of(graph)
     for s in found:
         one = _joined(stages, s, inside, taken, s.name in alone)
-        if one is not None:
+        if one is not None and take(RewritePlace(s.name, without_names(s, lambda x: replace(x, buffer="")))):
             joined[s.name] = one
             inside |= one.inside
     return _laid(graph, joined, inside) if joined else graph

@@ -17,7 +17,10 @@ from schedules.graph.joins import join_in_place
 from schedules.graph.layout import order_dimensions
 from schedules.graph.literals import name_literals
 from schedules.graph.maps import inline_maps
+from schedules.graph.reassociate import reassociate
+from schedules.graph.recompute import recompute
 from schedules.graph.requantise import drop_requantised, fold_result_scales
+from schedules.graph.rewrite import USUAL, AskedPlace, Choices, Optimized, Rewrite, RewritePlace
 from schedules.graph.scale import fold_scales
 from schedules.graph.side_by_side import lie_in_whole, stack_unequal
 from schedules.graph.stack import stack_equal
@@ -26,8 +29,9 @@ from schedules.graph.tables import tabulate
 from schedules.graph.units import drop_unit_dimensions
 from schedules.graph.valid_rows import end_with_valid_rows
 from schedules.graph.views import compute_at_views, forward_views
+from schedules.graph.winograd import winograd_2, winograd_4
 
-# Each keeps the meaning: the evaluator says the same before and after.
+# Each keeps the meaning: the evaluator says the same before and after. Those that may lose are a `Rewrite`.
 REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     eliminate_dead,
     write_in_place,
@@ -43,6 +47,7 @@ REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     fold_result_scales,
     tabulate,
     fold_scales,
+    reassociate,
     add_biases,
     fold_constants,
     split_digits,
@@ -50,19 +55,53 @@ REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     stack_unequal,
     stack_equal,
     order_dimensions,
+    winograd_4,
+    winograd_2,
+    recompute,
     name_literals,
     join_in_place,
     lie_in_whole,
     end_with_valid_rows,
 )
 
+# Those that may lose, by name.
+MAY_LOSE = {r.name: r for r in REWRITES if isinstance(r, Rewrite)}
 
-def optimize(graph: Graph) -> Graph:
-    """The graph after every rewrite of `REWRITES`, which see plain stages only (`schedules.graph.apart`)."""
 
-    def rewritten(graph: Graph) -> Graph:
+def optimized(graph: Graph, choices: Choices = USUAL) -> Optimized:
+    """A graph after every rewrite of `REWRITES`, those that may lose where ``choices`` say so. They see plain
+    stages only (`schedules.graph.apart`)."""
+    asked: list[AskedPlace] = []
+
+    def every(graph: Graph) -> Graph:
         for rewrite in REWRITES:
-            graph = rewrite(graph)
+            graph = rewritten(rewrite, graph, choices, asked)
         return graph
 
-    return with_others_apart(graph, rewritten)
+    return Optimized(with_others_apart(graph, every), tuple(asked))
+
+
+def rewritten(
+    rewrite: Callable[[Graph], Graph], graph: Graph, choices: Choices, asked: list[AskedPlace] | None = None
+) -> Graph:
+    """A graph after one rewrite, by ``choices`` if it may lose. ``asked``: is told its places."""
+    if not isinstance(rewrite, Rewrite):
+        return rewrite(graph)
+
+    def take(place: RewritePlace) -> bool:
+        taken = choices.takes(rewrite, place)
+        if asked is not None:
+            asked.append(AskedPlace(rewrite.name, place, taken))
+        return taken
+
+    return rewrite.run(graph, take)
+
+
+def optimize(graph: Graph) -> Graph:
+    """The graph as it is rewritten where nothing was measured."""
+    return optimized(graph).graph
+
+
+def name_of(rewrite: Callable[[Graph], Graph]) -> str:
+    """What people call a rewrite."""
+    return rewrite.name if isinstance(rewrite, Rewrite) else rewrite.__name__

@@ -31,6 +31,7 @@ from schedules.graph.edit import (
     without_names,
 )
 from schedules.graph.graph import Argument, Array, Graph
+from schedules.graph.rewrite import RewritePlace, Take, may_lose
 from schedules.graph.views import is_view
 from schedules.loads import with_loads
 from schedules.strides import strides_of
@@ -60,14 +61,23 @@ class _Wide:
         return next((d for d, i in enumerate(x.indices) if i == Var(self.axis.var)), None)
 
 
-def stack_unequal(graph: Graph) -> Graph:
+@may_lose()
+def stack_unequal(graph: Graph, take: Take) -> Graph:
     """The graph with products of one tensor side by side, and with them what follows each. Results that
     callers get are left apart, and so is what is joined with others."""
     done: set[str] = set()
     while found := _found(graph, done):
         done |= {w.stage.name for levels in found for w in levels[0]}
-        graph = _stacked(graph, found)
+        taken = [levels for levels in found if take(_place_of(levels[0]))]
+        graph = _stacked(graph, taken) if taken else graph
     return graph
+
+
+def _place_of(products: Sequence[_Wide]) -> RewritePlace:
+    """Where products are that could lie side by side."""
+    first = products[0].stage
+    like = without_names(first, lambda x: replace(x, buffer=""))
+    return RewritePlace(first.name, (tuple(int(w.axis.extent) for w in products), like))
 
 
 def _found(graph: Graph, done: Collection[str]) -> list[list[list[_Wide]]]:

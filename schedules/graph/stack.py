@@ -7,7 +7,7 @@ several small ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,17 +17,23 @@ from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
 from schedules.graph.edit import in_topological_order, is_product, mapped, remade, without_names
 from schedules.graph.graph import Array, Graph
+from schedules.graph.rewrite import RewritePlace, Take, may_lose
 from schedules.te.compute_dag import Axis, Stage, Tensor
 from schedules.te.unique import Taken
 
 AXIS = "z"  # of the stages that were stacked
 
 
-def stack_equal(graph: Graph) -> Graph:
+@may_lose()
+def stack_equal(graph: Graph, take: Take) -> Graph:
     """The graph with equal products of one tensor stacked, and the maps after them."""
-    while found := _alike(graph):
+    apart: set[str] = set()  # products that stay as they are
+    while found := _alike(graph, apart):
         for one in found:
-            graph = _stacked(graph, one)
+            if is_product(one.stages[0]) and not take(one.place):
+                apart |= {s.name for s in one.stages}
+            else:
+                graph = _stacked(graph, one)
     return graph
 
 
@@ -40,16 +46,26 @@ class _Alike:
     constants: tuple[tuple[str, ...], ...]
     counted: tuple[tuple[int, int, int], ...]
 
+    @property
+    def place(self) -> RewritePlace:
+        """Where that is."""
+        first = self.stages[0]
+        like = without_names(first, lambda x: replace(x, buffer=""))
+        return RewritePlace(first.name, (len(self.stages), like))
 
-def _alike(graph: Graph) -> list[_Alike]:
+
+def _alike(graph: Graph, apart: Container[str]) -> list[_Alike]:
     """Stages that can be stacked: products of constants and the same tensor, or maps of what was stacked
-    before. All sets of products, which change no place in each other; else one set of maps."""
+    before. All sets of products, which change no place in each other; else one set of maps. ``apart``:
+    stages that stay as they are."""
     outputs = set(graph.dag.outputs)
     classes: dict[Any, list[Stage]] = {}
     for s in graph.dag.stages:
         gathers = any(E.loads(i) for x in s.reads() for i in x.indices)
         integers = s.outputs[0].dtype == "int32" and is_product(s)  # each is made bytes by its own scale
         if len(s.outputs) == 1 and s.name not in outputs and not gathers and not integers:
+            if s.name in apart:
+                continue
             classes.setdefault(_shape(s, graph), []).append(s)
     alike = (_difference(stages, graph) for stages in classes.values() if len(stages) > 1)
     found = [one for one in alike if one is not None]

@@ -16,6 +16,7 @@ from autotune.search.columns import compile_columns
 from schedules import te
 from schedules.dtypes import DTYPES
 from schedules.graph.graph import Argument, Graph, Group, Island
+from schedules.graph.rewrite import USUAL, Choices, Optimized
 from schedules.model import Target, Trace, Workload
 from schedules.space import derive as derive_space
 from schedules.space.base import Candidate, trace_of
@@ -43,8 +44,8 @@ def graph_of(
     return Graph(dag, dict(values), inputs, tuple(outputs or dag.outputs), origins, tuple(islands))
 
 
-def each_stage(graph: Graph) -> tuple[Graph, tuple[Part, ...]]:
-    """Every stage a group, and islands where what they read is there."""
+def each_stage(graph: Graph, choices: Choices = USUAL) -> tuple[Optimized, tuple[Part, ...]]:
+    """Every stage a group, and islands where what they read is there. Nothing is rewritten."""
     parts: list[Part] = []
     ready = {*graph.inputs, *graph.values}
     waiting = list(graph.islands)
@@ -66,7 +67,7 @@ def each_stage(graph: Graph) -> tuple[Graph, tuple[Part, ...]]:
             )
         )
         ready |= set(names)
-    return graph, (*parts, *waiting)
+    return Optimized(graph, ()), (*parts, *waiting)
 
 
 def model_of(graph: Graph, name: str = "net") -> Model:

@@ -17,7 +17,8 @@ MOST = 8
 HEAD = re.compile(r"\bdef \w+.*?\)(?: -> [^\n]*)?:\s", re.S)
 # Functions of the public API.
 DOORS = {
-    "autotune/api.py: tune", "autotune/api.py: tune_suite", "autotune/models/tuning.py: tune_model",
+    "autotune/api.py: tune", "autotune/api.py: tune_suite",
+    "autotune/models/tuning.py: tune_model", "autotune/models/compiling.py: compile_model",
     "autotune/run/loading.py: load", "autotune/run/loading.py: best",
 }  # fmt: skip
 # Their parameters are the inputs and attributes of an operator of another format, in its order.

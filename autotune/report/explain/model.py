@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from autotune.errors import KernelNotFound
+from autotune.models.graph_choices import choices_of, recorded
 from autotune.models.in_place import KEY, context_of
 from autotune.models.model import Model, shown_sizes
 from autotune.models.outline import workload_of
@@ -65,7 +66,7 @@ def of_model(model: Model, target: Target, where: str) -> Explanation:
         known = hit(workload)
         return None if known is None else known.time_s
 
-    programs = prepared_programs(model)
+    programs = prepared_programs(model, choices_of("measured", Asked.of(target, None, where)))
     sections = [section for one in programs for section in _of_program(one, hit, time_s, target, where)]
     threads = f"{target.threads} thread{'s' if target.threads > 1 else ''}"
     if not sections:
@@ -76,7 +77,7 @@ def of_model(model: Model, target: Target, where: str) -> Explanation:
         )
     return Explanation(
         f"{model.name or model.source}, {threads} on {target.arch}",
-        (*sections, *_states(programs[0].graph)),
+        (*sections, *_rewrites(model, target, where), *_states(programs[0].graph)),
     )
 
 
@@ -187,6 +188,15 @@ def _fusion(groups: list[Group]) -> Section:
         )
     )
     return Section("Fused and unfused: elements that kernels read from and write to memory", tuple(rows))
+
+
+def _rewrites(model: Model, target: Target, where: str) -> tuple[Section, ...]:
+    """What a run tried of rewrites that may lose; no section where the log has nothing of it."""
+    rows = tuple(
+        Row(str(n + 1), str(t), "log", {"usual_s": t.usual_s, "other_s": t.other_s, "taken": int(t.taken)})
+        for n, t in enumerate(recorded(model.graph, where, target, None).tried)
+    )
+    return (Section("Rewrites that may lose: seconds of a call in what differs", rows),) if rows else ()
 
 
 def _states(graph: Graph) -> tuple[Section, ...]:

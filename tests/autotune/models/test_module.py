@@ -150,7 +150,7 @@ def test_weights_are_taken_by_their_names_in_the_file() -> None:
     x, w = te.placeholder((8,), name="x"), te.placeholder((8,), name="_0_weight")
     y = te.compute((8,), lambda i: x[i] + w[i], name="y")
     graph = graph_of([x, w, y], {"_0_weight": np.zeros(8, np.float32)}, ("y",))
-    before = ModelOrigin.of("net", graph, preparation.cut(graph)[0])
+    before = ModelOrigin.of("net", graph, preparation.cut(graph)[0].graph)
     after, _ = before.with_weights({"0.weight": np.ones(8, np.float32)})
     assert (after.small["_0_weight"] == 1).all()
 

@@ -31,6 +31,7 @@ from autotune.tuning.site import Here
 from autotune.tuning.tuner import OneMachine
 from kernels_db import Log, NewRecord
 from schedules.graph.graph import Argument, Graph, Group
+from schedules.graph.rewrite import Optimized
 from schedules.model import Target, Trace, Workload
 
 REAL = preparation.cut
@@ -204,7 +205,7 @@ def two_ways() -> tuple[Graph, tuple[Part, ...], np.ndarray]:
 )
 def test_of_two_ways_the_faster_one_runs(seconds, kernels, monkeypatch, tmp_path: Path) -> None:
     graph, parts, _ = two_ways()
-    monkeypatch.setattr(preparation, "cut", lambda graph: (graph, parts))
+    monkeypatch.setattr(preparation, "cut", lambda graph, choices: (Optimized(graph, ()), parts))
     ready = preparation.prepared(model_of(graph))
     tasks = tasks_of(ready.parts)
     assert [t.nodes for t in tasks] == [("node/y0",), ("node/p0",), ("node/y0",)]
@@ -218,7 +219,7 @@ def test_of_two_ways_the_faster_one_runs(seconds, kernels, monkeypatch, tmp_path
 @pytest.mark.usefixtures("nothing_measured")
 def test_both_ways_are_tuned_and_the_faster_one_is_compiled(monkeypatch, tmp_path: Path) -> None:
     graph, parts, x = two_ways()
-    monkeypatch.setattr(preparation, "cut", lambda graph: (graph, parts))
+    monkeypatch.setattr(preparation, "cut", lambda graph, choices: (Optimized(graph, ()), parts))
     result = tuned(model_of(graph), tmp_path / "t.db")
     assert len(result.tasks) == 3
     whole_s, *each = [t.result.best.time_s for t in result.tasks]
@@ -283,7 +284,7 @@ def test_plain_loops_of_a_log_do_not_shadow_first_picks_of_a_model(tmp_path: Pat
 
 def test_what_runs_only_apart_is_picked_later(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, parts, _ = two_ways()
-    monkeypatch.setattr(preparation, "cut", lambda graph: (graph, parts))
+    monkeypatch.setattr(preparation, "cut", lambda graph, choices: (Optimized(graph, ()), parts))
     assert [t.later for t in tasks_of(preparation.prepared(model_of(graph)).parts)] == [False, True, True]
 
 

@@ -1,0 +1,177 @@
+"""Which graph of a model is the fastest: rewrites that may lose are tried, and timed (ADR 114).
+
+Places of a rewrite where the same tensors meet are one *alternative*: the graph with all of them decided the
+other way. An alternative differs from the usual graph in a few tasks. Both sides of each are tuned for a part
+of the budget, and of the alternatives that are faster by the log one after another is taken, as long as the
+whole graph becomes faster. In the end both graphs run in turns, and the usual one stays unless it is slower.
+
+The graph of a real model has hundreds of places and a few kinds of them, so that enumerating kinds is cheap,
+where a search over single substitutions (Jia et al., *TASO*, SOSP 2019, section 5) prunes by a bound.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from autotune.models.graph_choices import ToldTry, just
+from autotune.models.preparation import PreparedModel, Seconds, prepared
+from autotune.models.tasks import tasks_of
+from schedules.errors import AutotuneError
+from schedules.graph.rewrite import AskedPlace
+from schedules.model import Workload
+
+# Share of the budget in which both sides of alternatives are tuned, and of that in which they are looked for.
+SHARE, LOOKING = 0.25, 0.2
+# The tasks of a side of an alternative must be faster than those of the usual graph by this factor.
+FASTER = 0.98
+# Of a kernel, the share of its time that another form of it may save beyond what the machine's limit tells.
+AT_STAKE = 0.1
+# Least seconds for a task.
+LEAST_S = 2.0
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """Places that are decided other than usual, all of one kind. ``usual``, ``other``: how often each side
+    runs the tasks that the other side does not, by digest. ``workloads``: these tasks."""
+
+    places: tuple[AskedPlace, ...]
+    usual: Mapping[str, int]
+    other: Mapping[str, int]
+    workloads: Mapping[str, Workload] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """What people call it: the rewrite, the first place, and whether it is done there."""
+        first, more = self.places[0], len(self.places) - 1
+        where = first.place.name + (f" and {more} more" if more else "")
+        return f"{'without' if first.taken else 'with'} {first.rewrite} at {where}"
+
+    def seconds(self, of: Seconds) -> tuple[float | None, float | None]:
+        """Seconds of a call in these tasks: as usual, and in the other way."""
+        return _sum(self.usual, self.workloads, of), _sum(self.other, self.workloads, of)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """An alternative after it was timed. ``usual_s``, ``other_s``: seconds of a call in what differs, None
+    where that has no kernel. ``taken``: whether it is a part of the choice."""
+
+    alternative: Alternative
+    usual_s: float | None
+    other_s: float | None
+    taken: bool
+
+    def __str__(self) -> str:
+        return str(self.told)
+
+    @property
+    def told(self) -> ToldTry:
+        """What a log keeps for people."""
+        return ToldTry(self.alternative.name, self.usual_s, self.other_s, self.taken)
+
+
+def _sum(counts: Mapping[str, int], workloads: Mapping[str, Workload], of: Seconds) -> float | None:
+    times = [(n, of(workloads[d])) for d, n in counts.items()]
+    return None if any(t is None for _, t in times) else sum(n * t for n, t in times if t is not None)
+
+
+def kinds(asked: Iterable[AskedPlace]) -> list[tuple[AskedPlace, ...]]:
+    """Places that are decided together, in their order."""
+    found: dict[object, list[AskedPlace]] = {}
+    for a in asked:
+        found.setdefault((a.rewrite, a.place.alike, a.taken), []).append(a)
+    return [tuple(x) for x in found.values()]
+
+
+def alternatives(
+    base: PreparedModel, refused: Callable[[AskedPlace], bool], until: float
+) -> list[Alternative]:
+    """What could be decided the other way, one kind of places at a time, looked for until about ``until``
+    (`time.monotonic`). ``refused``: whether a place must stay as it is."""
+    found: list[Alternative] = []
+    for places in kinds(a for a in base.asked if not refused(a)):
+        if time.monotonic() > until:
+            break
+        try:
+            other = prepared(base.model, just(base.choices.turned(places)))
+        except AutotuneError:
+            continue  # that graph cannot be cut
+        one = _difference(places, base, other)
+        if one is not None:
+            found.append(one)
+    return found
+
+
+def _difference(
+    places: tuple[AskedPlace, ...], base: PreparedModel, other: PreparedModel
+) -> Alternative | None:
+    """What differs between two graphs of a model; None where they run the same tasks."""
+    (a, known), (b, more) = _counted(base), _counted(other)
+    usual, changed = a - b, b - a
+    if not usual and not changed:
+        return None
+    workloads = known | more
+    return Alternative(places, usual, changed, {d: workloads[d] for d in (*usual, *changed)})
+
+
+def _counted(ready: PreparedModel) -> tuple[Counter[str], dict[str, Workload]]:
+    """How often a call runs each task, by digest, and the tasks. Of groups that can run as several, both."""
+    found = tasks_of(ready.parts)
+    return Counter({t.workload.digest: t.count for t in found}), {
+        t.workload.digest: t.workload for t in found
+    }
+
+
+def hopeful(found: Sequence[Alternative], least_s: Seconds, budget_s: float) -> list[Alternative]:
+    """The alternatives for which there is time, those first that may gain most: by the seconds that the
+    machine needs at least for each side. ``least_s``: these, None where nobody knows."""
+
+    def gain(one: Alternative) -> float:
+        usual, other = one.seconds(least_s)
+        return math.inf if usual is None or other is None else (1 + AT_STAKE) * usual - other
+
+    chosen: list[Alternative] = []
+    tasks: set[str] = set()
+    for one in sorted(found, key=gain, reverse=True):
+        more = tasks | one.workloads.keys()
+        if len(more) * LEAST_S <= budget_s:
+            chosen.append(one)
+            tasks = more
+    return chosen
+
+
+def total(ready: PreparedModel, of: Seconds) -> float | None:
+    """Seconds of all kernels that a call runs, each alone; None while one is missing."""
+    outline = ready.outline(of)
+    times = [of(w) for w in outline.tasks]
+    if any(t is None for t in times):
+        return None
+    return sum(outline.count(i) * t for i, t in enumerate(times) if t is not None)
+
+
+def decided(
+    base: PreparedModel, found: Sequence[Alternative], of: Seconds
+) -> tuple[PreparedModel, list[Tried]]:
+    """(The fastest graph by what is known, what became of each alternative). Alternatives are taken one after
+    another, those that gain most first, each if the whole graph becomes faster by it."""
+    best, tried = base, list[Tried]()
+    for one in sorted(found, key=lambda one: _gain(one, of), reverse=True):
+        usual, other = one.seconds(of)
+        taken = False
+        if usual is not None and other is not None and other < FASTER * usual:
+            with_it = prepared(base.model, just(best.choices.turned(one.places)))
+            before, after = total(best, of), total(with_it, of)
+            taken = before is not None and after is not None and after < before
+            best = with_it if taken else best
+        tried.append(Tried(one, usual, other, taken))
+    return best, tried
+
+
+def _gain(one: Alternative, of: Seconds) -> float:
+    usual, other = one.seconds(of)
+    return -math.inf if usual is None or other is None else usual - other

@@ -1,0 +1,150 @@
+"""Chooses the graph of a model within a run of `autotune.tune_model`: what `graph_search` finds is tuned, the
+choice is kept in the log, and the whole model has the last word."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
+
+from autotune.measure.memory import free_bytes
+from autotune.models.fallback import run_island
+from autotune.models.graph_choices import ModelKey, keep
+from autotune.models.graph_search import LOOKING, Alternative, Tried, alternatives, decided, hopeful
+from autotune.models.in_place import random_arguments
+from autotune.models.preparation import PreparedModel
+from autotune.models.program import Program, Times
+from autotune.results.tuned import SuiteTask
+from autotune.run.asked import Asked
+from autotune.run.stored import stored
+from autotune.tuning.goal import Known
+from autotune.tuning.site import HERE
+from schedules.graph.rewrite import AskedPlace
+from schedules.model import Target, Workload
+
+if TYPE_CHECKING:
+    from kernels_db.store import Log
+
+# Rounds in which two graphs of a model take turns, and the seconds that they take at most.
+ROUNDS, TURNS_S = 7, 4.0
+
+
+@dataclass(frozen=True)
+class GraphSpace:
+    """The programs of a model as they usually are rewritten, and of each what could be decided otherwise."""
+
+    bases: tuple[PreparedModel, ...]
+    found: tuple[tuple[Alternative, ...], ...]
+
+    @staticmethod
+    def of(bases: Sequence[PreparedModel], exact: bool, budget_s: float, target: Target) -> GraphSpace:
+        """What there is time for in ``budget_s``. ``exact``: rewrites whose results are less exact are left
+        out."""
+        from schedules.graph.optimize import MAY_LOSE
+
+        def refused(a: AskedPlace) -> bool:
+            return exact and not MAY_LOSE[a.rewrite].exact
+
+        until = time.monotonic() + LOOKING * budget_s
+        each = [alternatives(base, refused, until) for base in bases]
+        limits = _Limits(target)
+        chosen = hopeful([one for found in each for one in found], limits, budget_s)
+        return GraphSpace(tuple(bases), tuple(tuple(x for x in found if x in chosen) for found in each))
+
+    @property
+    def tasks(self) -> list[SuiteTask]:
+        """What must be tuned to decide, each task once."""
+        tasks: dict[str, SuiteTask] = {}
+        for one in (x for found in self.found for x in found):
+            for digest, workload in one.workloads.items():
+                weight = float(max(one.usual.get(digest, 0), one.other.get(digest, 0)))
+                old = tasks.get(digest, SuiteTask(workload, 0.0, one.name))
+                tasks[digest] = replace(old, weight=max(weight, old.weight))
+        return [*tasks.values()]
+
+    def decided(self, target: Target, log: Log) -> tuple[list[PreparedModel], list[list[Tried]]]:
+        """The programs that are the fastest by the log, and of each what became of alternatives."""
+
+        def seconds(workload: Workload) -> float | None:
+            return Known.of(workload, target, log).time_s
+
+        each = [decided(base, found, seconds) for base, found in zip(self.bases, self.found, strict=True)]
+        return [ready for ready, _ in each], [tried for _, tried in each]
+
+
+class _Limits:
+    """The least seconds that this machine needs for a workload, each measured once."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.known: dict[str, float | None] = {}
+
+    def __call__(self, workload: Workload) -> float | None:
+        if workload.digest not in self.known:
+            measure = HERE.roofline(workload, self.target)
+            self.known[workload.digest] = (measure() or None) if measure is not None else None
+        return self.known[workload.digest]
+
+
+def confirmed(
+    base: PreparedModel, chosen: PreparedModel, target: Target, log: Log, where: str
+) -> tuple[PreparedModel, Mapping[str, float]]:
+    """(The graph that is kept, seconds of both where they could be compared): the usual one where the other
+    is no faster as a whole. Programs run in turns on random inputs. ``where``: the log's place."""
+    if chosen.choices == base.choices:
+        return base, {}
+    programs = [_program(one, target, log, where) for one in (base, chosen)]
+    if any(p is None for p in programs):
+        return chosen, {}
+    usual, other = _in_turns([p for p in programs if p is not None])
+    told = {"usual_s": usual, "other_s": other}
+    return (chosen if other < usual else base), told
+
+
+def _program(ready: PreparedModel, target: Target, log: Log, where: str) -> Program | None:
+    """A program of the best kernels of a log; None while one is missing, or memory is short."""
+    weights = sum(v.nbytes for v in ready.graph.values.values())
+    if 3 * weights > free_bytes():
+        return None
+    outline = ready.outline(lambda w: Known.of(w, target, log).time_s)
+    kernels = []
+    for workload in outline.tasks:
+        found, _ = stored(workload, Asked.of(target, None, where))
+        if found is None or found.target != target:
+            return None
+        kernels.append(found)
+    return Program.of(outline, kernels, ready.graph.values.__getitem__, run_island)
+
+
+def _in_turns(programs: Sequence[Program]) -> tuple[float, float]:
+    """Medians of the seconds of a call of two programs."""
+    arguments = [random_arguments(p.outline) for p in programs]
+    for p, (inputs, _) in zip(programs, arguments, strict=True):
+        p.told.settle(p.outline, inputs)
+    alone = all(k.target.threads == 1 for p in programs for k in p.kernels)
+    times: list[list[float]] = [[], []]
+    end = time.monotonic() + TURNS_S
+    while len(times[1]) < ROUNDS and (len(times[1]) < 3 or time.monotonic() < end):
+        for n in (0, 1) if len(times[1]) % 2 else (1, 0):
+            for _ in range(2):  # the second finds its memory as a loop of calls does
+                taken = Times(programs[n].outline, alone)
+                programs[n].run(*arguments[n], taken)
+            times[n].append(sum(taken.calls) * 1e-9)
+    return statistics.median(times[0]), statistics.median(times[1])
+
+
+def record(
+    base: PreparedModel,
+    kept: PreparedModel,
+    tried: Sequence[Tried],
+    whole: Mapping[str, float],
+    target: Target,
+    log: Log,
+) -> None:
+    """Keep in the log how a graph is rewritten."""
+    key = ModelKey.of(base.model.graph)
+    if key is not None:
+        told = {"tried": [asdict(x.told) for x in tried], "whole": dict(whole)}
+        keep(log, key, target, HERE.machine(), kept.choices, told)

@@ -1,0 +1,210 @@
+"""A run of a model times both sides of rewrites that may lose; the log keeps which is faster."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import graph_cases as cases
+import numpy as np
+import pytest
+from graph_meaning import evaluate
+from model_cases import model_of
+
+import autotune as at
+from autotune.models import graph_choices, graph_tuning
+from autotune.models.compiling import compile_model
+from autotune.models.graph_choices import ModelKey, ToldTry, recorded
+from autotune.models.graph_search import Alternative, alternatives, decided, hopeful, kinds, total
+from autotune.models.model import Model
+from autotune.models.preparation import PreparedModel, prepared
+from autotune.settings import SettingsError
+from autotune.targets import detect
+from kernels_db import Log
+from schedules.graph.rewrite import Choices
+from schedules.model import Target
+
+HERE = detect(1)
+MACHINE = {"cpu": "made up"}
+
+
+def qkv(layers: int = 1) -> Model:
+    """Layers with three products of one input: one alternative, however many layers."""
+    return model_of(cases.transformer(layers))
+
+
+def space(model: Model) -> tuple[PreparedModel, list[Alternative]]:
+    base = prepared(model)
+    return base, alternatives(base, lambda a: False, time.monotonic() + 100)
+
+
+def of_stacking(found: list[Alternative]) -> Alternative:
+    """The last: the first layer may read the model's input in another order."""
+    return [x for x in found if x.places[0].rewrite == "stack_equal"][-1]
+
+
+def seconds(**times: float) -> Any:
+    """Seconds by digest; all else takes a microsecond."""
+    return lambda workload: times.get(workload.digest, 1e-6)
+
+
+@pytest.mark.slow
+def test_equal_layers_are_decided_together() -> None:
+    one = of_stacking(space(qkv(3))[1])
+    assert len(one.places) == 2 and sum(one.usual.values()) * 2 <= sum(one.other.values())
+    assert one.name.startswith("without stack_equal at ") and one.name.endswith(" and 1 more")
+
+
+def test_the_faster_side_is_taken() -> None:
+    base, found = space(qkv())
+    one = of_stacking(found)
+    slow = seconds(**dict.fromkeys(one.usual, 1e-3))
+    best, tried = decided(base, found, slow)
+    assert [t.taken for t in tried if t.alternative == one] == [True]
+    assert best.choices == Choices().turned(one.places)
+    assert total(best, slow) < total(base, slow)
+    best, tried = decided(base, found, seconds(**dict.fromkeys(one.other, 1e-3)))
+    assert best is base and not any(t.taken for t in tried if t.alternative == one)
+
+
+def test_a_side_that_is_not_measured_is_not_taken() -> None:
+    base, found = space(qkv())
+    one = of_stacking(found)
+    best, tried = decided(base, found, lambda w: None if w.digest in one.other else 1e-3)
+    (told,) = [t for t in tried if t.alternative == one]
+    assert best is base and told.other_s is None and not told.taken
+
+
+def test_a_gain_within_noise_is_not_taken() -> None:
+    base, found = space(qkv())
+    one = of_stacking(found)
+    calls = sum(one.other.values())
+    even = {**dict.fromkeys(one.usual, calls * 1.01e-6), **dict.fromkeys(one.other, 1e-6)}
+    assert decided(base, [one], seconds(**even))[0] is base
+
+
+def test_those_that_may_gain_most_have_the_time() -> None:
+    _, found = space(qkv())
+    one = of_stacking(found)
+    assert hopeful(found, lambda w: None, 0.0) == []
+    assert one in hopeful(found, seconds(**dict.fromkeys(one.usual, 1.0)), 2.0 * len(one.workloads))
+
+
+def test_places_of_one_kind_are_together() -> None:
+    base = prepared(qkv(3))
+    of = [x for x in kinds(base.asked) if x[0].rewrite == "stack_equal"]
+    assert sum(map(len, of)) == 3 and len(of) < 3
+
+
+# -- what the log keeps -----------------------------------------------------------------------
+
+
+def kept(db: Path, model: Model, choices: Choices, target: Target = HERE) -> None:
+    key = ModelKey.of(model.graph)
+    assert key is not None
+    with Log(db) as log:
+        graph_choices.keep(log, key, target, MACHINE, choices, {"tried": []})
+
+
+def test_the_newest_choice_of_the_model_and_target_is_used(tmp_path: Path) -> None:
+    db, model = tmp_path / "t.db", qkv()
+    one = of_stacking(space(model)[1])
+    turned = Choices().turned(one.places)
+    assert recorded(model.graph, db, HERE, None).choices == Choices(), "there is no log"
+    kept(db, model, turned)
+    assert recorded(model.graph, db, HERE, None).choices == turned
+    assert recorded(model.graph, db, HERE, 1).choices == turned
+    assert recorded(model.graph, db, HERE, 2).choices == Choices()
+    assert recorded(qkv(2).graph, db, HERE, None).choices == Choices(), (
+        "another model with the same first stage"
+    )
+    kept(db, model, Choices())
+    assert recorded(model.graph, db, HERE, None).choices == Choices()
+
+
+@pytest.mark.parametrize("told", [None, 3, {"other": "x"}, {"other": [["a"]]}, {"other": [[1, 2]]}])
+def test_what_a_log_says_is_checked(tmp_path: Path, told: Any) -> None:
+    db, model = tmp_path / "t.db", qkv()
+    key = ModelKey.of(model.graph)
+    assert key is not None
+    more = {"model": key.model} | told if isinstance(told, dict) else told
+    with Log(db) as log:
+        log.finish_run(log.start_run(key.anchor, HERE, MACHINE, seed=0, options={graph_choices.KEY: more}))
+    assert recorded(model.graph, db, HERE, None).choices == Choices()
+
+
+@pytest.mark.slow
+def test_a_model_is_compiled_as_the_log_says(tmp_path: Path) -> None:
+    db, model = tmp_path / "t.db", qkv()
+    one = of_stacking(space(model)[1])
+    kept(db, model, Choices().turned(one.places))
+    arrays = cases.inputs_of(model.graph)
+    calls = {}
+    with pytest.warns(UserWarning, match="not tuned"):
+        for how in ("measured", "always", "none"):
+            net = compile_model(model, threads=1, db=db, fallback=True, rewrites=how, progress=None)  # type: ignore[arg-type]
+            calls[how] = len(net.program.outline.calls)
+            made = net(*arrays)
+            for y, x in zip(
+                [made] if len(net.outputs) == 1 else made, evaluate(model.graph, arrays), strict=True
+            ):
+                np.testing.assert_allclose(y, x, rtol=0, atol=1e-5 * np.sqrt(np.mean(x**2)))
+    assert calls["measured"] > calls["always"] and calls["none"] == calls["measured"]
+
+
+@pytest.mark.slow
+def test_other_weights_are_rewritten_alike(tmp_path: Path) -> None:
+    db, model = tmp_path / "t.db", qkv()
+    kept(db, model, Choices().turned(of_stacking(space(model)[1]).places))
+    with pytest.warns(UserWarning, match="not tuned"):
+        net = compile_model(model, threads=1, db=db, fallback=True, progress=None)
+    net.load_weights(model.graph.values)
+
+
+def test_an_unknown_policy_is_refused() -> None:
+    with pytest.raises(
+        SettingsError, match="rewrites is 'mesured'; it is one of 'always', 'measured', 'none'"
+    ):
+        compile_model(qkv(), rewrites="mesured")  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match="rewrites is"):
+        at.tune_model(qkv(), rewrites="all", budget_s=1.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "told", [3, {}, {"what": 1}, {"what": "a", "usual_s": "1"}, {"what": "a", "other_s": True}]
+)
+def test_what_was_tried_is_checked(told: Any) -> None:
+    assert ToldTry.from_json(told) is None
+
+
+def test_what_was_tried_is_one_line() -> None:
+    told = ToldTry.from_json({"what": "with\n\x1b[31m", "usual_s": 2e-3, "taken": True})
+    assert str(told) == str(told).strip() and "\n" not in str(told) and "\x1b" not in str(told)
+    assert "usual 2" in str(told) and "so not timed, taken" in str(told)
+
+
+@pytest.mark.slow
+def test_a_run_tries_both_sides_and_tells(tmp_path: Path) -> None:
+    db, model = tmp_path / "t.db", qkv()
+    found = at.tune_model(model, threads=1, budget_s=60.0, db=db, progress=None)
+    (told,) = [t for t in found.rewrites if t.alternative.places[0].rewrite == "stack_equal"]
+    assert told.usual_s and told.other_s
+    key = ModelKey.of(model.graph)
+    assert key is not None
+    with Log(db) as log:
+        (options,) = [r.options for r in log.runs(workload=key.anchor) if graph_choices.KEY in r.options]
+    (written,) = [t for t in options[graph_choices.KEY]["tried"] if "stack_equal" in t["what"]]
+    assert ToldTry.from_json(written) == told.told
+    assert told.told in recorded(model.graph, db, HERE, 1).tried
+    assert told.told.what in str(at.explain(model, threads=1, db=db))
+    net = compile_model(model, threads=1, db=db, progress=None)
+    stacked = any(name.endswith("_stacked") for name in net.program.outline.constants)
+    assert stacked != (recorded(model.graph, db, HERE, 1).choices != Choices())
+    base = prepared(model)
+    # both graphs run, and the faster one stays
+    with Log(db) as log:
+        other = prepared(model, graph_choices.just(base.choices.turned(told.alternative.places)))
+        stays, times = graph_tuning.confirmed(base, other, HERE, log, str(db))
+    assert set(times) == {"usual_s", "other_s"}
+    assert (stays is other) == (times["other_s"] < times["usual_s"])
