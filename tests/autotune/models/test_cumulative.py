@@ -28,7 +28,7 @@ def dag_of(
     shape: Sequence[int], dtype: str, fold: str, axis: int, exclusive: bool, backwards: bool
 ) -> ComputeDAG:
     x = te.placeholder(shape, dtype, "x")
-    return te.dag([x, cumulative(x, axis, exclusive, backwards, getattr(te, fold), float(fold == "prod"))])
+    return te.dag([x, cumulative(x, axis, exclusive, backwards, getattr(te, fold))])
 
 
 def in_order(x: Array, fold: str, axis: int, exclusive: bool, backwards: bool, wide: type) -> Array:

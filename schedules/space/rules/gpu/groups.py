@@ -41,8 +41,8 @@ def apply_gpu_rules(d: SketchBuilder) -> None:
 
 
 def _with_scans(d: SketchBuilder) -> None:
-    """Draw a sketch of an expression with scans, a kernel each. What stands before them and behind them has the
-    rules that all stages have."""
+    """Draw a sketch of an expression with scans, a kernel each. All other stages have the rules that they
+    have elsewhere."""
     steps = {s.name for group in scan_groups(d) for s in group}
     split_views(d)
     d.done |= steps
