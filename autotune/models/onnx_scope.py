@@ -29,6 +29,7 @@ from autotune.models.operators.node import OnnxNode
 from autotune.models.operators.table import OperatorRow
 from schedules import te
 from schedules.dtypes import DTYPES
+from schedules.te.scalars import instead_of
 
 # Most bytes of one tensor: larger ones are surely a mistake in the file.
 MAX_BYTES = 2**33
@@ -72,7 +73,7 @@ class OnnxLowering(Frame):
         """Raise UnsupportedForm for values that no input of a graph has."""
         if known.dtype not in DTYPES:
             raise UnsupportedForm(
-                f"type {known.value.dtype} is not supported; cast it to one of {', '.join(DTYPES)}"
+                f"type {known.value.dtype} is not supported; cast it to one of {instead_of(str(known.value.dtype))}"
             )
         if 0 in known.shape:
             raise UnsupportedForm(f"a value of shape {list(known.shape)} has no elements")
