@@ -72,9 +72,8 @@ class OnnxLowering(Frame):
     def check_constant(self, known: KnownTensor, name: str) -> None:
         """Raise UnsupportedForm for values that no input of a graph has."""
         if known.dtype not in DTYPES:
-            raise UnsupportedForm(
-                f"type {known.value.dtype} is not supported; cast it to one of {instead_of(str(known.value.dtype))}"
-            )
+            name = str(known.value.dtype)
+            raise UnsupportedForm(f"type {name} is not supported; cast it to one of {instead_of(name)}")
         if 0 in known.shape:
             raise UnsupportedForm(f"a value of shape {list(known.shape)} has no elements")
 

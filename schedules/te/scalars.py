@@ -79,7 +79,8 @@ def instead_of(text: str, name: str = "") -> str:
     if known == "uint64":
         return f"{every}; int64 has its values below 2**63, and x.view('int64') the bits of all"
     if known.startswith(("complex", "cfloat", "cdouble")):
-        return f"{every}; keep real and imaginary parts in a tensor each, which one stage may make, or side by side"
+        way = "keep real and imaginary parts in a tensor each, which one stage may make, or side by side"
+        return f"{every}; {way}"
     close = f" (did you mean {SHORT[text]!r}?)" if text in SHORT else suggest(text, DTYPES)
     return f"{every}{close}; choose one of these"
 
