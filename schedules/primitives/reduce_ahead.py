@@ -1,0 +1,109 @@
+"""reduce_ahead: the part of a reduction in the steps of a scan that does not wait for them, before them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from schedules import expr as E
+from schedules.expr import Expr, Var
+from schedules.ir import Block, Loop, Nest, loops_around
+from schedules.ir.carried import carried_buffers
+from schedules.ir.nest import (
+    axis_ranges,
+    block_names,
+    bound,
+    find_block,
+    find_loop,
+    in_loops_like,
+    insert,
+    loop_path,
+    loops_of,
+    reads,
+    replace_stmt,
+    writers,
+)
+from schedules.model import Target
+from schedules.primitives.base import Primitive
+from schedules.te.infeasible import impossible, negation
+
+
+@dataclass(frozen=True)
+class ReduceAhead(Primitive[str]):
+    """Do the part of a reduction that reads what is there before ``loop`` in a block ``<block>_ahead``, before
+    the loop. ``loop`` runs over the last steps of a scan, as `split` of the loop of its steps makes it.
+
+    Before: ``for co: for ci in range(4): for i: for k: if k < c: s[c, i] += L[k, i] * L[k, c]`` and L of it,
+    where c is ``co * 4 + ci``. After ``reduce_ahead(s, ci)``::
+
+        for co:
+          for ci in range(4): for i: for k: if k < c and k < c // 4 * 4: s[c, i] += L[k, i] * L[k, c]
+          for ci in range(4):
+            for i: for k: if k < c and k >= c // 4 * 4: s[c, i] += L[k, i] * L[k, c]
+            L of it
+
+    So most of the reduction is a product of matrices, whose loops may have any order. Terms are added in the
+    order they had. Legal where each read of what the scan carries on is at an index of which a condition
+    tells whether an iteration of ``loop`` stores it. Cost: the sums of all iterations are kept.
+
+    >>> k = te.reduce_axis((0, te.axis), "k")
+    """
+
+    name: ClassVar[str] = "reduce_ahead"
+    block: str
+    loop: str
+
+    def result(self) -> str:
+        return f"{self.block}_ahead"
+
+    def sentence(self) -> str:
+        return f"Do the part of `{self.block}` that reads no step of loop `{self.loop}` before that loop."
+
+    def check(self, nest: Nest, target: Target | None = None) -> None:
+        b = find_block(nest, self.block)
+        loop = find_loop(nest, self.loop)
+        if b.reducer is None:
+            raise self.refused("it is not a reduction; name the block of a sum")
+        if not b.init:
+            raise self.refused("it starts elsewhere; use reduce_ahead before decompose_reduction")
+        if not any(x is loop for x in loops_of(nest, self.block)):
+            raise self.refused(f"{self.loop} is not around it")
+        if self.result() in block_names(nest):
+            raise self.refused(f"{self.result()} exists already")
+        self._earlier(nest, b, loop)
+
+    def _earlier(self, nest: Nest, b: Block, loop: Loop) -> Expr:
+        """The condition under which a term reads nothing that an iteration of the loop stores, in axes of the
+        block."""
+        found = set[Expr]()
+        carried = carried_buffers(nest) - {w.buffer for w in b.writes}
+        own = {i.var: e for i, e in zip(b.iters, b.binds, strict=True)}
+        for x in reads(b):
+            if x.buffer not in carried:
+                continue
+            for w in writers(nest, x.buffer):
+                place = next(a for a in w.writes if a.buffer == x.buffer)
+                at = [d for d, i in enumerate(place.indices) if loop.var in E.variables(bound(w, i))]
+                axes = [v for v, e in own.items() if len(at) == 1 and e == bound(w, place.indices[at[0]])]
+                if not axes:
+                    raise self.refused(
+                        f"it reads {E.show(x)}, and no axis of it tells which of that the loop stores"
+                    )
+                c = Var(axes[0])
+                found.add(E.compare("<", x.indices[at[0]], c // loop.extent * loop.extent))
+        if len(found) != 1:
+            raise self.refused("no one condition tells what it reads of the loop's own iterations")
+        return found.pop()
+
+    def apply(self, nest: Nest) -> Nest:
+        b, loop = find_block(nest, self.block), find_loop(nest, self.loop)
+        before = self._earlier(nest, b, loop)
+        ranges = axis_ranges(b.iters)
+        told = tuple(c for c in b.where if not impossible((before, negation(c)), ranges))
+        first = replace(b, name=self.result(), where=(*told, before))
+        after = negation(before)
+        inner = loops_around(b, loop)
+        ahead = in_loops_like(nest, inner, first, "ahead")
+        nest = replace_stmt(nest, b, replace(b, init=False, where=(*b.where, after)))
+        parent = [s for s in loop_path(nest, self.loop)[:-1] if isinstance(s, Loop)]
+        return insert(nest, parent[-1].var if parent else None, ahead, before=find_loop(nest, self.loop))
