@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from schedules import affine
 from schedules import expr as E
-from schedules.expr import Expr, Var
+from schedules.expr import Const, Expr, Var
 from schedules.ir import Block, Loop, Nest, loops_around
 from schedules.ir.carried import carried_buffers
 from schedules.ir.nest import (
@@ -89,8 +90,7 @@ class ReduceAhead(Primitive[str]):
                     raise self.refused(
                         f"it reads {E.show(x)}, and no axis of it tells which of that the loop stores"
                     )
-                c = Var(axes[0])
-                found.add(E.compare("<", x.indices[at[0]], c // loop.extent * loop.extent))
+                found.add(_before(x.indices[at[0]], b, axes[0], loop))
         if len(found) != 1:
             raise self.refused("no one condition tells what it reads of the loop's own iterations")
         return found.pop()
@@ -107,3 +107,14 @@ class ReduceAhead(Primitive[str]):
         nest = replace_stmt(nest, b, replace(b, init=False, where=(*b.where, after)))
         parent = [s for s in loop_path(nest, self.loop)[:-1] if isinstance(s, Loop)]
         return insert(nest, parent[-1].var if parent else None, ahead, before=find_loop(nest, self.loop))
+
+
+def _before(at: Expr, b: Block, axis: str, loop: Loop) -> Expr:
+    """Whether an index along an axis is that of a step before the first iteration of the loop that is at its
+    point of the axis."""
+    c, n = Var(axis), loop.extent
+    step, _ = affine.isolate(bound(b, c), loop.var)
+    if step == Const(-1):
+        last = next(i.extent for i in b.iters if i.var == axis) - 1
+        return E.compare("<", last - (last - c) // n * n, at)
+    return E.compare("<", at, c // n * n)
