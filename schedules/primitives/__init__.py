@@ -116,7 +116,7 @@ class Methods(ABC):
     reverse_compute_at = _method(ReverseComputeAt, ReverseComputeAt)
     rfactor = _method(Rfactor, Rfactor)
     set_scope = _method(SetScope, SetScope)
-    skip_unread = _method(SkipUnread, SkipUnread)
+    skip_unread = _method(SkipUnread, SkipUnread.of)
     skip_zeros = _method(SkipZeros, SkipZeros)
     split = _method(Split, Split.of)
     split_axis = _method(SplitAxis, SplitAxis)
