@@ -15,7 +15,7 @@ from schedules import affine
 from schedules import expr as E
 from schedules.expr import Compare, Const, Expr, Load, Var
 from schedules.ir import Block, Nest, blocks, const
-from schedules.ir.nest import axis_ranges, places_of, readers, reads
+from schedules.ir.nest import axis_ranges, places_of, readers
 from schedules.te.infeasible import impossible, negation
 from schedules.te.inside import guarded_loads, told_by_axes
 from schedules.te.sizes_in_values import without_holes
@@ -33,10 +33,10 @@ def index_of(dim: int) -> Var:
 def read_where(nest: Nest) -> dict[str, Conditions]:
     """{intermediate buffer: conditions, in `index_of` its dimensions, that hold for each element that is
     read}, of those for which there are some."""
-    every = [b for b in blocks(nest.body)]
-    used = {x.buffer: [u for u in readers(nest, x.buffer)] for b in every for x in b.writes}
+    every = list(blocks(nest.body))
+    used = {x.buffer: list(readers(nest, x.buffer)) for b in every for x in b.writes}
     own = [n for n in used if n not in nest.params and used[n] and not _is_index(n, every)]
-    guesses: dict[str, Conditions] = {n: () for n in own}
+    guesses: dict[str, Conditions] = dict.fromkeys(own, ())
     for _ in own:  # a guess about a buffer goes on to what that is made of, at most through all of them
         new = {n: _guessed(n, used[n], guesses) for n in own}
         if new == guesses:
@@ -73,9 +73,7 @@ def _at(c: Expr, indices: Sequence[Expr]) -> Expr:
     return affine.simplify(E.substitute(c, {index_of(d).name: i for d, i in enumerate(indices)}), {})
 
 
-def _reads(
-    buffer: str, b: Block, known: Mapping[str, Conditions]
-) -> Iterator[tuple[Load, tuple[Expr, ...]]]:
+def _reads(buffer: str, b: Block, known: Mapping[str, Conditions]) -> Iterator[tuple[Load, tuple[Expr, ...]]]:
     """Reads of a buffer in a block, with the conditions under which they happen and matter."""
     told = (*b.where, *made_where(b, known))
     for v in b.values:

@@ -31,11 +31,11 @@ from schedules.te.infeasible import impossible, negation
 
 @dataclass(frozen=True)
 class ReduceAhead(Primitive[str]):
-    """Do the part of a reduction that reads what is there before ``loop`` in a block ``<block>_ahead``, before
-    the loop. ``loop`` runs over the last steps of a scan, as `split` of the loop of its steps makes it.
+    """Do the part of a reduction that reads what is there before ``loop`` in a block ``<block>_ahead`` that
+    stands before the loop. ``loop`` runs over the last steps of a scan, as `split` of the loop of its steps makes it.
 
-    Before: ``for co: for ci in range(4): for i: for k: if k < c: s[c, i] += L[k, i] * L[k, c]`` and ``L[c, i]``
-    of that, where c is ``co * 4 + ci``. After ``reduce_ahead(s, ci)``::
+    Before: ``for co: for ci in range(4): for i: for k: if k < c: s[c, i] += L[k, i] * L[k, c]`` and
+    ``L[c, i]`` of that, where c is ``co * 4 + ci``. After ``reduce_ahead(s, ci)``::
 
         for co:
           for ci in range(4): for i: for k: if k < c // 4 * 4: s[c, i] += L[k, i] * L[k, c]
@@ -87,8 +87,8 @@ class ReduceAhead(Primitive[str]):
                 axes = [v for v, e in own.items() if len(at) == 1 and e == made[at[0]]]
                 if not axes:
                     raise self.refused(
-                        f"it reads {E.show(x)}, and no axis of it tells which of that loop {self.loop} stores; "
-                        "choose the loop of the last steps of its scan"
+                        f"it reads {E.show(x)}, and no axis of it tells which of that loop {self.loop} "
+                        "stores; choose the loop of the last steps of its scan"
                     )
                 found.add(_before(x.indices[at[0]], b, axes[0], loop))
         if len(found) != 1:

@@ -54,14 +54,16 @@ class SkipUnread(Primitive[None]):
         b = find_block(nest, self.block)
         if len(self.tiles) != (axes := len(of_kind(b, "spatial"))):
             raise self.refused(
-                f"it has {axes} axes, and {len(self.tiles)} tiles are given; give the points of a tile for each"
+                f"it has {axes} axes, and {len(self.tiles)} tiles are given; give one for each axis"
             )
         for t in self.tiles:
             if isinstance(t, int) and not 1 <= t < 1 << 31:
                 raise self.refused(f"a tile has {t} points; give 1 or more, fewer than 2**31")
         for w in b.writes:
             if not is_float(nest.buffer(w.buffer).dtype):
-                raise self.refused(f"it makes {w.buffer}, integers, which may be places or divide; leave it whole")
+                raise self.refused(
+                    f"it makes {w.buffer}, integers, which may be places or divide; leave it whole"
+                )
         if not made_where(b, read_where(nest)):
             raise self.refused("something may read each point of it; leave it whole")
 

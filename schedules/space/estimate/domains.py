@@ -26,8 +26,8 @@ AT_BORDER = 2.0
 @dataclass(frozen=True, slots=True)
 class Domain:
     """``filled``: the share of the box that is inside. ``borders``: for each condition how far a tile goes
-    across its border, and how far the whole box does. ``slopes``: how much more of the box is inside with each
-    step of a hole, which conditions on tiles have; ``filled`` is what it is where these are 1."""
+    across its border, and how far the whole box does. ``slopes``: how much more of the box is inside with
+    each step of a hole, which conditions on tiles have; ``filled`` is what it is where these are 1."""
 
     filled: float
     borders: tuple[tuple[Expr, int], ...]

@@ -136,7 +136,7 @@ def test_every_sketch_of_panels_is_right(n: int) -> None:
     for k in range(len(space.sketches)):
         rows = space.sample(k, 20, np.random.default_rng(k))
         assert np.isfinite(space.features(k, rows)).all()
-        for row in rows[space.valid(k, rows)][:1 if n == 40 else 6]:
+        for row in rows[space.valid(k, rows)][: 1 if n == 40 else 6]:
             check_compiled(dag, space.trace(k, row), host(1), data, want)
 
 
@@ -157,7 +157,10 @@ REFUSED = {
     ),
     "tiles": (lambda s: s.skip_unread("s", (1,)), r"^skip_unread s: it has 2 axes, and 1 tiles are given"),
     "no tile": (lambda s: s.skip_unread("s", (0, 1)), r"^skip_unread s: a tile has 0 points"),
-    "all is read": (lambda s: s.skip_unread("d", (1,)), r"^skip_unread d: something may read each point of it"),
+    "all is read": (
+        lambda s: s.skip_unread("d", (1,)),
+        r"^skip_unread d: something may read each point",
+    ),
 }
 
 
