@@ -32,7 +32,8 @@ from schedules.te.infeasible import impossible, negation
 @dataclass(frozen=True)
 class ReduceAhead(Primitive[str]):
     """Do the part of a reduction that reads what is there before ``loop`` in a block ``<block>_ahead`` that
-    stands before the loop. ``loop`` runs over the last steps of a scan, as `split` of the loop of its steps makes it.
+    stands before the loop. ``loop`` runs over the last steps of a scan, as `split` of the loop of its steps
+    makes it.
 
     Before: ``for co: for ci in range(4): for i: for k: if k < c: s[c, i] += L[k, i] * L[k, c]`` and
     ``L[c, i]`` of that, where c is ``co * 4 + ci``. After ``reduce_ahead(s, ci)``::
