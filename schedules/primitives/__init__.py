@@ -28,12 +28,14 @@ from schedules.primitives.online import Online
 from schedules.primitives.pack import Pack
 from schedules.primitives.parallel import Parallel
 from schedules.primitives.partition import Partition
+from schedules.primitives.reduce_ahead import ReduceAhead
 from schedules.primitives.reorder import Reorder
 from schedules.primitives.reorder_axes import ReorderAxes
 from schedules.primitives.reorder_storage import ReorderStorage
 from schedules.primitives.reverse_compute_at import ReverseComputeAt
 from schedules.primitives.rfactor import Rfactor
 from schedules.primitives.set_scope import SetScope
+from schedules.primitives.skip_unread import SkipUnread
 from schedules.primitives.skip_zeros import SkipZeros
 from schedules.primitives.split import Split
 from schedules.primitives.split_axis import SplitAxis
@@ -107,12 +109,14 @@ class Methods(ABC):
     pack = _method(Pack, Pack.of)
     parallel = _method(Parallel, Parallel)
     partition = _method(Partition, Partition)
+    reduce_ahead = _method(ReduceAhead, ReduceAhead)
     reorder = _method(Reorder, Reorder.of)
     reorder_axes = _method(ReorderAxes, ReorderAxes.of)
     reorder_storage = _method(ReorderStorage, ReorderStorage.of)
     reverse_compute_at = _method(ReverseComputeAt, ReverseComputeAt)
     rfactor = _method(Rfactor, Rfactor)
     set_scope = _method(SetScope, SetScope)
+    skip_unread = _method(SkipUnread, SkipUnread.of)
     skip_zeros = _method(SkipZeros, SkipZeros)
     split = _method(Split, Split.of)
     split_axis = _method(SplitAxis, SplitAxis)

@@ -20,6 +20,7 @@ from schedules.expr import Load, Var
 from schedules.ir import Block
 from schedules.ir.nest import readers, reads, vars_bound
 from schedules.space.rules.cpu.parts_of_steps import in_order, schedule_in_step
+from schedules.space.rules.cpu.sums_ahead import split_in_panels
 from schedules.space.rules.parts import copy_read, lanes_last
 from schedules.space.rules.patterns import (
     depends,
@@ -248,8 +249,9 @@ def _reduced_along(u: Block, made: Sequence[str], axes: Sequence[str]) -> set[st
 def _schedule_steps(d: SketchBuilder, group: Sequence[Stage]) -> None:
     """The steps outermost, and in each the stages one after another."""
     steps = [x.var for x in d.loops(group[0].name)][: len(group[0].scan)]
+    step = split_in_panels(d, group, steps[-1])
     for s in group:
         if s.name in d.s.blocks():
-            schedule_in_step(d, s.name, steps[-1], lanes=True)
+            schedule_in_step(d, s.name, step, lanes=True)
             d.done.add(s.name)
-    d.s.partition(steps[-1])  # the first step reads what was given, the others do not ask
+    d.s.partition(step)  # the first step reads what was given, the others do not ask
