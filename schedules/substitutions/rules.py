@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from schedules.substitutions.operators import RANKS, Kind, kind_of
 from schedules.substitutions.sizes import Equations, Extent, Undefined
@@ -87,17 +86,3 @@ def defined(t: Term, kinds: Mapping[str, Kind]) -> Kind:
     if solver.known:
         raise Undefined(f"{t} needs " + ", ".join(f"{s} = {e}" for s, e in solver.known.items()))
     return kind
-
-
-def assumptions(s: Substitution) -> tuple[str, ...]:
-    """What a substitution assumes beyond its source being defined, as text: such as ``m = n``."""
-    alone = general(s.source, s.source, {leaf: k.name for leaf, k in s.leaves})
-    said: list[str] = []
-    known: dict[str, Any] = {}
-    for (leaf, free), (_, own) in zip(alone.leaves, s.leaves):
-        for d, (a, b) in enumerate(zip(free.shape, own.shape)):
-            if str(a) not in known:
-                known[str(a)] = b
-            elif known[str(a)] != b:
-                said.append(f"{leaf}.{d} = {b}")
-    return tuple(said)

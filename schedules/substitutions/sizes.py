@@ -19,9 +19,10 @@ class Undefined(ValueError):
     """A term that is defined for no extents."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Extent:
-    """``constant`` + the sum of symbols, each as often as it says.
+    """``constant`` + the sum of symbols, each as often as it says. Their order is that in which they were
+    added, and does not count where extents are compared.
 
     >>> str(Extent((("m", 2), ("n", 1)), -1))
     '2m+n-1'
@@ -29,6 +30,13 @@ class Extent:
 
     parts: tuple[tuple[str, int], ...] = ()
     constant: int = 0
+
+    def __eq__(self, other: object) -> bool:
+        same = isinstance(other, Extent) and self.constant == other.constant
+        return same and (self.parts == other.parts or set(self.parts) == set(other.parts))
+
+    def __hash__(self) -> int:
+        return hash((frozenset(self.parts), self.constant))
 
     def __add__(self, other: Extent | int) -> Extent:
         return self._with(other, 1)
@@ -166,7 +174,7 @@ class Equations:
         """Have an extent be 0."""
         if not d.parts:
             if d.constant:
-                raise Undefined(f"extents differ by {d.constant}")
+                raise Undefined(f"extents differ by {abs(d.constant)}")
             return
         shared = gcd(*(n for _, n in d.parts), d.constant)
         d = Extent(tuple((s, n // shared) for s, n in d.parts), d.constant // shared)
