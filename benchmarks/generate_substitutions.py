@@ -22,12 +22,18 @@ from schedules.substitutions.verify import verified
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--most", type=int, help="operators of the larger side; default: what each world says")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--most", type=int, help="operators of the larger side; default: what each world says"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--verify", type=Path, help="verify each substitution of a file again")
-    parser.add_argument("--taso", type=Path, nargs=2, help="TASO's file of rules, and a file of substitutions")
+    parser.add_argument(
+        "--taso", type=Path, nargs=2, help="TASO's file of rules, and a file of substitutions"
+    )
     given = parser.parse_args()
     start = time.process_time()
 
@@ -39,7 +45,9 @@ def main() -> None:
         given.out.write_text(to_json(found, time.process_time() - start), encoding="utf-8")
         for c in found.counts:
             tell(str(c))
-        tell(f"{len({(s.source, s.target) for s in found.substitutions})} substitutions written to {given.out}")
+        tell(
+            f"{len({(s.source, s.target) for s in found.substitutions})} substitutions written to {given.out}"
+        )
     if given.verify:
         every = from_json(given.verify.read_text(encoding="utf-8")).substitutions
         for s in every:

@@ -101,8 +101,20 @@ def follow(data: bytes, substitutions: Sequence[Substitution]) -> Iterator[str]:
 
 def _follows(known: Known, source: Term, target: Term) -> bool:
     """Whether it follows for each kinds of its leaves for which it holds, of one at least."""
+    if not set(leaves(target)) <= set(leaves(source)):
+        source, target = target, source
+    source, target = _apart(source, ""), _apart(target, "")
     forms = []
     for names in product(sorted(INPUT_KINDS & RANKS.keys()), repeat=len(leaves(source))):
         s = most_general(source, target, dict(zip(leaves(source), names)), 0)
         forms += [s] if s is not None else []
     return bool(forms) and all(map(known.implied, forms))
+
+
+def _apart(t: Term, suffix: str) -> Term:
+    """The term with leaves of two names where they are images and kernels at once, which is more general."""
+    if not t.args:
+        return Term(t.head + suffix)
+    if t.head == "conv":
+        return Term(t.head, (_apart(t.args[0], suffix), _apart(t.args[1], suffix + "k")))
+    return Term(t.head, tuple(_apart(a, suffix) for a in t.args))

@@ -9,7 +9,18 @@ from dataclasses import asdict, fields
 from itertools import groupby
 from typing import Any
 
-from schedules.documents import Check, Malformed, integer, list_of, number, one_of, parsed_object, record, text, wrong
+from schedules.documents import (
+    Check,
+    Malformed,
+    integer,
+    list_of,
+    number,
+    one_of,
+    parsed_object,
+    record,
+    text,
+    wrong,
+)
 from schedules.substitutions.generation import Counts, Generated
 from schedules.substitutions.operators import OPERATORS, RANKS, Kind
 from schedules.substitutions.rules import Substitution
@@ -39,7 +50,12 @@ def to_json(g: Generated, seconds: float) -> str:
         for every in (list(group),)
     ]
     lines = ",\n  ".join(json.dumps(r) for r in rules)
-    head = {"version": VERSION, "seed": g.seed, "seconds": round(seconds, 1), "counts": [asdict(c) for c in g.counts]}
+    head = {
+        "version": VERSION,
+        "seed": g.seed,
+        "seconds": round(seconds, 1),
+        "counts": [asdict(c) for c in g.counts],
+    }
     return json.dumps(head, indent=1)[:-2] + f',\n "substitutions": [\n  {lines}\n ]\n}}\n'
 
 

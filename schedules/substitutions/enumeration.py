@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from schedules.substitutions.operators import NUMBERS, OPERATORS, Kind, fractions
+from schedules.substitutions.operators import NUMBERS, OPERATORS, POINT, Kind, fractions
 from schedules.substitutions.sizes import Numbers, Undefined
 from schedules.substitutions.terms import Term, leaves, nodes, operators
 
 Array = NDArray[Any]
-DRAWS = (0, 1, 1, 1)  # which shape each draw has
+DRAWS = (0, 1, 1, 1, 1, 1, 1, 1)  # which shape each draw has
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,19 @@ class World:
     @property
     def kinds(self) -> dict[str, str]:
         """{leaf: the name of its kind}."""
-        return {leaf: kind for leaf, (kind, _) in self.pool.items()}
+        return {leaf: "kernel" if kind == POINT else kind for leaf, (kind, _) in self.pool.items()}
+
+    @property
+    def names(self) -> list[dict[str, str]]:
+        """The names of kinds to try, the most general first: kernels of 1 x 1 as kernels of any size, and as
+        what they are."""
+        return [self.kinds, {leaf: kind for leaf, (kind, _) in self.pool.items()}]
 
 
 _SQUARE = ("matrix", ((4, 4), (2, 2)))
 _MOVES = ("join0", "join1", "first0", "second0", "first1", "second1")
 _IMAGE = ("image", ((2, 2, 5, 4), (2, 4, 4, 4)))
-_KERNEL, _POINT = ("kernel", ((2, 2, 3, 3), (4, 4, 3, 3))), ("kernel", ((2, 2, 1, 1), (4, 4, 1, 1)))
+_KERNEL, _POINT = ("kernel", ((2, 2, 3, 3), (4, 4, 3, 3))), (POINT, ((2, 2, 1, 1), (4, 4, 1, 1)))
 MATRICES = World(
     "matrices",
     {**dict.fromkeys("abcd", _SQUARE), "r": ("row", ((4,), (2,))), "s": ("number", ((), ()))},
@@ -63,7 +69,12 @@ IMAGES = World(
     3,
 )
 # Convolutions of one image side by side, whose kernels have other sizes, or are not there.
-BRANCHES = World("branches", {"x": _IMAGE, "k": _KERNEL, "p": _POINT}, ("conv", "add", "pad", "unit", "join0"), 5)
+BRANCHES = World(
+    "branches",
+    {"x": _IMAGE, "y": _IMAGE, "k": _KERNEL, "p": _POINT},
+    ("conv", "add", "pad", "unit", "join0"),
+    5,
+)
 # Products, sums and joins of matrices alone.
 SUMS = World("sums of products", dict.fromkeys("abcd", _SQUARE), ("product", "add", "join0", "join1"), 4)
 WORLDS = (MATRICES, IMAGES, BRANCHES, SUMS)
@@ -120,9 +131,9 @@ def enumerate_pairs(world: World, most: int, seed: int) -> Classes:
         return _Known(Term(name, tuple(a.term for a in args)), tuple(own), values, used)
 
     first = []
-    for leaf, (kind, shapes) in world.pool.items():
-        values = tuple(fractions(rng, shapes[n], draw) for draw, n in enumerate(DRAWS))
-        one = _Known(Term(leaf), tuple(Kind(kind, s) for s in shapes), values, frozenset({leaf}))
+    for leaf, (_, shapes) in world.pool.items():
+        values = tuple(fractions(rng, shapes[n]) for n in DRAWS)
+        one = _Known(Term(leaf), tuple(Kind(world.kinds[leaf], s) for s in shapes), values, frozenset({leaf}))
         stands[_fingerprint(one)] = one.term
         first.append(one)
     levels = [first]
@@ -137,7 +148,9 @@ def enumerate_pairs(world: World, most: int, seed: int) -> Classes:
             if key in stands:
                 _add(found, world, one.term, stands[key])
             else:
-                fresh.setdefault(key, []).append(one if level < most else _Known(one.term, (), (), frozenset()))
+                fresh.setdefault(key, []).append(
+                    one if level < most else _Known(one.term, (), (), frozenset())
+                )
         reached = []
         for key, every in fresh.items():
             best = min(every, key=lambda k: simplicity(k.term))

@@ -8,9 +8,10 @@ from itertools import product
 
 from schedules.substitutions.enumeration import WORLDS, World, enumerate_pairs
 from schedules.substitutions.implied import Known, Rule, most_general
-from schedules.substitutions.operators import RANKS
+from schedules.substitutions.operators import POINT, RANKS
 from schedules.substitutions.rules import Substitution, general
 from schedules.substitutions.sizes import Undefined
+from schedules.substitutions.terms import Term, leaves, nodes, operators
 
 
 @dataclass(frozen=True)
@@ -63,39 +64,73 @@ def generate(
         for n, s in enumerate(candidates):
             if n % 1000 == 999:
                 tell(f"{world.name}: {n + 1} of {len(candidates)} pairs, {len(known.rules)} kept")
-            if known.implied(s):
+            once = replace(known, most_steps=1)
+            if known.implied(s) and not (_saves(s) and not once.implied(s)):
                 implied += 1
                 continue
-            one = most_general(s.source, s.target, world.kinds, seed)
+            one = next(
+                filter(None, (most_general(s.source, s.target, names, seed) for names in world.names)), None
+            )
             if one is None:
                 refused += 1
-            elif one.leaves != s.leaves and known.implied(one):
+            elif (
+                one.leaves != s.leaves and known.implied(one) and not (_saves(one) and not once.implied(one))
+            ):
                 implied += 1
             else:
                 known.add(one)
         kept = len(known.rules) - before
         counts.append(
-            Counts(world.name, found.operators, found.terms, found.classes, len(found.pairs), implied, refused, kept)
+            Counts(
+                world.name,
+                found.operators,
+                found.terms,
+                found.classes,
+                len(found.pairs),
+                implied,
+                refused,
+                kept,
+            )
         )
     _drop_instances(known)
     tell(f"{len(known.rules)} kept; looking for other kinds of leaves")
     return Generated(seed, tuple(counts), tuple(s for r in known.rules.values() for s in _forms(r, seed)))
 
 
+def _saves(s: Substitution) -> bool:
+    """Whether one side has fewer products, or computes less where kernels are known ahead though it has more
+    operators. A search must see this in one step: what leads there costs more on the way."""
+    (a, fewer), (b, less) = (_cost(t, s) for t in (s.source, s.target))
+    return a != b or (fewer - less) * (operators(s.source) - operators(s.target)) < 0
+
+
+def _cost(t: Term, s: Substitution) -> tuple[int, int]:
+    """(products, operators) that depend on more than kernels."""
+    fixed = {leaf for leaf, k in s.leaves if k.name == "kernel"}
+    live = {x for x in nodes(t) if x.args and x.head != "unit" and not set(leaves(x)) <= fixed}
+    return sum(x.head in ("product", "conv") for x in live), len(live)
+
+
 def _drop_instances(known: Known) -> None:
-    """Drop the rules that a more general one implies, which was found later because it is larger."""
-    once = replace(known, most_steps=2)
-    for rule in list(known.rules.values()):
+    """Drop the rules that others imply which were found later, because they are larger. The largest go first."""
+    once = replace(known, most_steps=6, most_terms=1500, larger=2, rules=dict(known.rules))
+    for rule in reversed(list(known.rules.values())):
         own = next(s for s in rule.forms.values() if s is not None)
         once.drop(rule)
-        if once.implied(own):
+        if (replace(once, most_steps=1) if _saves(own) else once).implied(own):
             continue
         once.add(own)
         once.rules[own.source, own.target].forms.update(rule.forms)
-    known.rules = once.rules
+    known.rules = {key: once.rules[key] for key in known.rules if key in once.rules}
 
 
 def _forms(rule: Rule, seed: int) -> list[Substitution]:
-    """A rule for all kinds of leaves for which it holds."""
-    every = product(RANKS, repeat=len(rule.leaves))
-    return [s for names in every for s in (rule.form(names, seed),) if s is not None]
+    """A rule for all kinds of leaves for which it holds. Kernels of 1 x 1 are named where others are refused."""
+    found: dict[tuple[str, ...], Substitution] = {}
+    for names in product((*RANKS, POINT), repeat=len(rule.leaves)):
+        wider = product(*(("kernel", POINT) if n == POINT else (n,) for n in names))
+        if not any(other in found for other in wider):
+            s = rule.form(names, seed)
+            if s is not None:
+                found[names] = s
+    return list(found.values())

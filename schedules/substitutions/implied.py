@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from schedules.substitutions.operators import OPERATORS, Kind, kind_of
-from schedules.substitutions.rules import Substitution, defined, general
+from schedules.substitutions.rules import Substitution, defined, general, name_of
 from schedules.substitutions.sizes import Equations, Undefined
 from schedules.substitutions.terms import Term, operators, places, replaced, substituted
 from schedules.substitutions.verify import Refused, verified
@@ -69,17 +69,19 @@ def most_general(source: Term, target: Term, names: Mapping[str, str], seed: int
 @dataclass
 class Known:
     """Rules that are kept, by the operator at the root of what they replace. ``most_steps``: how many of them
-    may follow each other; ``most_terms``: how many terms are looked at from either side."""
+    may follow each other; ``most_terms``: how many terms are looked at from either side; ``larger``: how many
+    operators more than both sides these may have."""
 
     seed: int = 0
     most_steps: int = 4
     most_terms: int = 400
+    larger: int = 1
     rules: dict[tuple[Term, Term], Rule] = field(default_factory=dict)
     _by_root: dict[str, list[tuple[Term, Term, Rule]]] = field(default_factory=dict)
 
     def add(self, s: Substitution) -> None:
         """Keep one more."""
-        names = tuple(k.name for _, k in s.leaves)
+        names = tuple(name_of(k) for _, k in s.leaves)
         rule = Rule(s.source, s.target, tuple(leaf for leaf, _ in s.leaves), {names: s})
         self.rules[s.source, s.target] = rule
         for a, b in [(s.source, s.target)] + ([(s.target, s.source)] if s.both_ways else []):
@@ -101,7 +103,7 @@ class Known:
 
     def _holds(self, rule: Rule, bound: Bound, kinds: Mapping[str, Kind]) -> bool:
         try:
-            names = tuple(kind_of(bound[leaf], kinds, Equations()).name for leaf in rule.leaves)
+            names = tuple(name_of(kind_of(bound[leaf], kinds, Equations())) for leaf in rule.leaves)
         except (Undefined, KeyError):  # a leaf that the other side has alone
             return False
         return rule.form(names, self.seed) is not None
@@ -110,7 +112,7 @@ class Known:
         """Whether rules lead from one side to the other, over terms that are defined for the shapes as they
         are."""
         kinds = s.kinds
-        most = max(operators(s.source), operators(s.target)) + 1
+        most = max(operators(s.source), operators(s.target)) + self.larger
         fronts = [[sorted_term(s.source)], [sorted_term(s.target)]]
         seen = [set(fronts[0]), set(fronts[1])]
         if seen[0] & seen[1]:

@@ -11,13 +11,12 @@ import numpy as np
 
 from schedules import te
 from schedules.errors import WorkloadError
-from schedules.expr import Load
-from schedules.graph.edit import in_topological_order, mapped, remade
+from schedules.graph.edit import in_topological_order, remade
 from schedules.graph.graph import Array, Graph
 from schedules.substitutions.operators import OPERATORS, Kind, kind_of, part_of
 from schedules.substitutions.rules import Substitution
 from schedules.substitutions.sizes import Numbers, Undefined
-from schedules.substitutions.stages import Reading, named, readings, stage_of
+from schedules.substitutions.stages import Reading, fitted, named, readings
 from schedules.substitutions.terms import Term, nodes
 from schedules.te.compute_dag import Stage, Tensor
 from schedules.te.unique import Taken
@@ -214,64 +213,60 @@ def _is_same(graph: Graph, stages: Sequence[str], made: Term, bound: Bound) -> b
 
 
 def _replaced(graph: Graph, stages: tuple[str, ...], pattern: Term, made: Term, bound: Bound) -> Graph:
-    tensors = dict(graph.dag.tensors)
-    taken = Taken(tensors)
+    own = graph.dag.tensors
+    dtype = own[stages[0]].dtype
+    taken = Taken(own)
     kinds = {leaf: kind for leaf, (_, kind) in bound.items()}
     names: dict[Term, str] = {Term(leaf): name for leaf, (name, _) in bound.items()}
+    shapes = {name: kind.shape for name, kind in bound.values()}  # for which stages are made
     new: list[Stage] = []
     units: dict[str, Array] = {}
-    dtype = graph.dag.tensors[stages[0]].dtype
+
+    def add(name: str, of: te.Tensor) -> None:
+        stage = named(of, name)
+        there = {n: own[n].shape if n in own else shape for n, shape in shapes.items()}
+        new.append(
+            fitted(stage, shapes, there, own[name].shape if name in stages else stage.outputs[0].shape)
+        )
+        shapes.setdefault(name, stage.outputs[0].shape)
+
+    def tensor(name: str) -> te.Tensor:
+        return te.placeholder(shapes[name], own[name].dtype if name in own else dtype, name)
+
     for t in dict.fromkeys(nodes(made)):
         if t in names:
             continue
-        own = tuple(kind_of(a, kinds, Numbers()) for a in t.args)
         if t.head == "unit":  # a constant: it is known ahead
             names[t] = name = taken.add(f"{stages[0]}_unit")
-            shape = kind_of(t, kinds, Numbers()).shape
-            units[name] = np.eye(shape[0], dtype=dtype).reshape(shape)
-            tensors[name] = Tensor(name, shape, dtype)
+            shapes[name] = kind_of(t, kinds, Numbers()).shape
+            units[name] = np.eye(shapes[name][0], dtype=dtype).reshape(shapes[name])
             continue
-        name = stages[0] if t == made and len(stages) == 1 else taken.add(f"{stages[0]}_{t.head}")
-        one = stage_of(OPERATORS[t.head], own, [tensors[names[a]] for a in t.args], name)
-        tensors[name] = one.outputs[0]
-        names[t] = name
-        new.append(one)
-    whole = tensors[names[made]]
+        operands = [kind_of(a, kinds, Numbers()) for a in t.args]
+        names[t] = stages[0] if t == made and len(stages) == 1 else taken.add(f"{stages[0]}_{t.head}")
+        given = {names[a]: tensor(names[a]) for a in t.args}
+        add(names[t], OPERATORS[t.head].stage(operands, *(given[names[a]] for a in t.args)))
+    whole = tensor(names[made])
     if len(stages) == 2:
-        kind = kind_of(made, kinds, Numbers())
-        d = 0 if len(kind.shape) == 1 else int(pattern.head[-1])
-        first = graph.dag.tensors[stages[0]].shape[d]
-        new += [_part(whole, d, *at, name) for name, at in zip(stages, ((0, first), (first, kind.shape[d] - first)))]
+        first = kind_of(pattern.args[0], kinds, Numbers()).shape
+        d = 0 if len(first) == 1 else int(pattern.head[-1])
+        for name, at, count in ((stages[0], 0, first[d]), (stages[1], first[d], whole.shape[d] - first[d])):
+            add(name, part_of(whole, d, at, count, "part"))
     elif not made.args:  # the root is one of the leaves
-        new.append(_part(whole, 0, 0, whole.shape[0], stages[0]) if whole.shape else _number(whole, stages[0]))
-    inputs = [*graph.dag.inputs, *(tensors[n] for n in units)]
-    every = _with(graph, stages, new, names[made] if not made.args else None)
+        add(stages[0], te.compute(whole.shape, lambda *at: whole[at]))
+    inputs = [*graph.dag.inputs, *(Tensor(n, x.shape, dtype) for n, x in units.items())]
+    every = _with(graph, stages, new)
     origin = graph.origins.get(stages[0], stages[0])
     origins = {**{s.name: origin for s in new}, **graph.origins}
     return remade(replace(graph, origins=origins), every, inputs, {**graph.values, **units})
 
 
-def _part(t: Tensor, d: int, first: int, count: int, name: str) -> Stage:
-    return named(part_of(te.placeholder(t.shape, t.dtype, t.name), d, first, count, name), name)
-
-
-def _number(t: Tensor, name: str) -> Stage:
-    x = te.placeholder((), t.dtype, t.name)
-    return named(te.compute((), lambda: x[()], name), name)
-
-
-def _with(graph: Graph, stages: tuple[str, ...], new: Sequence[Stage], leaf: str | None) -> list[Stage]:
-    """The stages of a graph, with some in place of those of the same names, and others before them. ``leaf``:
-    what is read in place of the root."""
-
-    def read(x: Load) -> Load | None:
-        return replace(x, buffer=leaf) if leaf is not None and x.buffer == stages[0] else None
-
+def _with(graph: Graph, stages: tuple[str, ...], new: Sequence[Stage]) -> list[Stage]:
+    """The stages of a graph, with some in place of those of the same names, and others before them."""
     last = max(n for n, s in enumerate(graph.dag.stages) if s.name in stages)
     every: list[Stage] = []
     for n, s in enumerate(graph.dag.stages):
         if s.name not in stages:
-            every.append(mapped(s, read))
+            every.append(s)
         if n == last:
             every += new
     return in_topological_order(every)

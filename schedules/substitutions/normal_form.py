@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import reduce
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -82,8 +83,19 @@ def _top(a: Polynomial, b: Polynomial) -> Polynomial:
     for p in every[1:]:
         own = dict(p)
         shared = {m: n for m, n in shared.items() if own.get(m) == n}
-    left = sorted((_of({m: n for m, n in p if m not in shared}) for p in every), key=repr)
-    return _sum((_of(shared), (((tuple(left),), 1),)))
+    left = [_of({m: n for m, n in p if m not in shared}) for p in every]
+    if ZERO in left and len(left) == 2 and _is_never_below_zero(left[0] or left[1]):
+        return _sum((_of(shared), left[0] or left[1]))
+    times = gcd(*(n for p in left for _, n in p))
+    atom = tuple(sorted((tuple((m, n // times) for m, n in p) for p in left), key=repr))
+    return _sum((_of(shared), (((atom,), times),)))
+
+
+def _is_never_below_zero(p: Polynomial) -> bool:
+    """Whether each monomial is a product of squares, and of maxima of 0 and others, a positive number of times."""
+    return all(
+        n > 0 and all((isinstance(a, tuple) and ZERO in a) or m.count(a) % 2 == 0 for a in m) for m, n in p
+    )
 
 
 def _each(f: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -118,7 +130,9 @@ def _along(f: Callable[[list[Any]], Any]) -> Callable[[Array, int], Array]:
     return applied
 
 
-def _dot(mul: Callable[[Any, Any], Any], total: Callable[[list[Any]], Any]) -> Callable[[Array, Array], Array]:
+def _dot(
+    mul: Callable[[Any, Any], Any], total: Callable[[list[Any]], Any]
+) -> Callable[[Array, Array], Array]:
     def applied(a: Array, b: Array) -> Array:
         rows, columns = a.reshape(-1, a.shape[-1]), b.T
         every = (total([mul(x, y) for x, y in zip(r, c)]) for r in rows for c in columns)

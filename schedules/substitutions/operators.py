@@ -23,6 +23,7 @@ from schedules.substitutions.terms import Term
 
 Array = NDArray[Any]
 RANKS = MappingProxyType({"matrix": 2, "image": 4, "kernel": 4, "row": 1, "column": 1, "number": 0})
+POINT = "point"  # what a kernel of 1 x 1 is called where it is told from others
 # {kind of a vector: the axis of what is larger along which it lies}.
 _ALONG = {"row": 1, "column": 0}
 
@@ -50,14 +51,12 @@ class Arithmetic:
     one: Any = 1
 
 
-
-
-def fractions(rng: np.random.Generator, shape: tuple[int, ...], draw: int = 0) -> Array:
-    """Sixteenths between -5 and 5, no 0: sums and products of few of them are exact in float64, and they are no
-    integers, of which x * x is never below x. A single number is below 0 in every other ``draw``, and between
-    -1 and 1 in each two of four."""
-    made = rng.integers(1, 81, shape) * rng.choice((-1, 1), shape) / 16
-    return made if made.size > 1 else np.full(shape, (-1) ** draw * (0.375, 2.625)[draw % 4 // 2])
+def fractions(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Numbers between -4 and 4, no 0, of one sign or of both, and of one scale: sums and products of few are
+    exact in float64. They are no integers, of which x * x is never below x."""
+    signs = ((-1, 1), (-1, 1), (1, 1), (-1, -1))[int(rng.integers(4))]
+    made = rng.integers(1, 17, shape) * rng.choice(signs, shape) * rng.choice((0.25, 1.0, 4.0)) / 16
+    return np.asarray(made)
 
 
 def _filled(shape: tuple[int, ...], value: int) -> Array:
@@ -191,7 +190,10 @@ def _conv_value(r: Arithmetic, kinds: Sequence[Kind], x: Array, k: Array) -> Arr
 
 
 def _conv_stage(kinds: Sequence[Kind], x: te.Tensor, k: te.Tensor) -> te.Tensor:
-    axes = [te.reduce_axis(k.shape[d], name) if k.shape[d] > 1 else 0 for d, name in ((1, "c"), (2, "r"), (3, "s"))]
+    axes = [
+        te.reduce_axis(k.shape[d], name) if k.shape[d] > 1 else 0
+        for d, name in ((1, "c"), (2, "r"), (3, "s"))
+    ]
     c, u, v = axes
     over = [a for a in axes if not isinstance(a, int)]
     n, m = (x.shape[d] - k.shape[d] + 1 for d in (2, 3))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from schedules.substitutions.operators import RANKS, Kind, kind_of
+from schedules.substitutions.operators import POINT, RANKS, Kind, kind_of
 from schedules.substitutions.sizes import Equations, Extent, Undefined
 from schedules.substitutions.terms import Term, leaves, operators
 
@@ -52,15 +52,11 @@ class Substitution:
 
 def general(source: Term, target: Term, names: Mapping[str, str], *, paired: bool = False) -> Substitution:
     """The substitution for the most general shapes for which both sides are defined. ``names``: {leaf: the name
-    of its kind}. ``paired``: see `Equations`. Raises `Undefined` where there are none."""
+    of its kind, or `POINT`}. ``paired``: see `Equations`. Raises `Undefined` where there are none."""
     used = leaves(source)
     if not set(leaves(target)) <= set(used):
         raise Undefined("the target has a leaf that the source has not")
-    kinds = {
-        leaf: Kind(kind, tuple(Extent(((f"{kind}.{leaf}.{d}", 1),)) for d in range(RANKS[kind])))
-        for leaf in used
-        for kind in (names[leaf],)
-    }
+    kinds = {leaf: _free(leaf, names[leaf]) for leaf in used}
     solver = Equations(paired=paired)
     a, b = kind_of(source, kinds, solver), kind_of(target, kinds, solver)
     if a.name != b.name:
@@ -76,6 +72,18 @@ def general(source: Term, target: Term, names: Mapping[str, str], *, paired: boo
                 letters.setdefault(s, Extent(((SYMBOLS[len(letters)], 1),)))
         found.append((leaf, Kind(kind.name, tuple(e.put(letters) for e in shape))))
     return Substitution(source, target, tuple(found))
+
+
+def _free(leaf: str, name: str) -> Kind:
+    """The kind of a leaf with a symbol for each axis."""
+    kind = "kernel" if name == POINT else name
+    shape = [Extent(((f"{kind}.{leaf}.{d}", 1),)) for d in range(RANKS[kind])]
+    return Kind(kind, (*shape[:2], Extent((), 1), Extent((), 1)) if name == POINT else tuple(shape))
+
+
+def name_of(kind: Kind) -> str:
+    """The name of a kind, `POINT` for kernels of 1 x 1."""
+    return POINT if kind.name == "kernel" and kind.shape[2:] == (Extent((), 1),) * 2 else kind.name
 
 
 def defined(t: Term, kinds: Mapping[str, Kind]) -> Kind:

@@ -21,7 +21,15 @@ from numpy.typing import NDArray
 
 from schedules import te
 from schedules.substitutions.normal_form import POLYNOMIALS, RECORDED, TooLarge, objects, variable
-from schedules.substitutions.operators import NUMBERS, OPERATORS, Arithmetic, Kind, fractions, kind_of, value_of
+from schedules.substitutions.operators import (
+    NUMBERS,
+    OPERATORS,
+    Arithmetic,
+    Kind,
+    fractions,
+    kind_of,
+    value_of,
+)
 from schedules.substitutions.rules import Substitution, defined
 from schedules.substitutions.sizes import Numbers, Undefined
 from schedules.substitutions.terms import Term, nodes
@@ -29,8 +37,8 @@ from schedules.substitutions.terms import Term, nodes
 Array = NDArray[Any]
 PROOFS = ("operations", "polynomials", "tests")
 MOST_ELEMENTS = 160  # of a leaf in normal forms
-# Draws of shapes: for normal forms, for exact fractions, for the evaluator.
-FORMS, TESTS, RUNS = 3, 12, 2
+# Draws of shapes: for normal forms, for exact fractions, for those where no form is a proof, for the evaluator.
+FORMS, TESTS, HARD_TESTS, RUNS = 3, 12, 1000, 2
 DTYPES = ("float32", "float64", "int32")
 EXTREMES = (0.0, -0.0, 1e30, -1e30, float("inf"), float("-inf"), float("nan"), 1.0)
 
@@ -51,7 +59,7 @@ def verified(s: Substitution, seed: int = 0) -> Substitution:
     _check_kinds(s)
     rng = np.random.default_rng(seed)
     for n, sizes in enumerate(_drawn(s, rng, TESTS, most=5)):
-        _compare_numbers(s, sizes, np.random.default_rng((seed, n)), n)
+        _compare_numbers(s, sizes, np.random.default_rng((seed, n)))
     exact = proved = True
     try:
         for sizes in _drawn(s, rng, FORMS, most=3, elements=MOST_ELEMENTS):
@@ -59,8 +67,11 @@ def verified(s: Substitution, seed: int = 0) -> Substitution:
             proved = proved and _same_form(s, sizes, POLYNOMIALS)
     except TooLarge:
         proved = False
-    if not proved and not _has_maximum(s):
-        raise Refused(f"{s}: the polynomials of both sides differ")
+    if not proved:
+        if not _has_maximum(s):
+            raise Refused(f"{s}: the polynomials of both sides differ")
+        for n, sizes in enumerate(_drawn(s, rng, HARD_TESTS, most=3)):
+            _compare_numbers(s, sizes, np.random.default_rng((seed, 1, n)), hard=True)
     _run(s, rng, exact)
     return replace(s, proof=PROOFS[0] if exact else PROOFS[1] if proved else PROOFS[2])
 
@@ -88,7 +99,7 @@ def _drawn(
     extents are drawn first where they are few enough."""
     symbols = sorted({x for _, k in s.leaves for e in k.shape for x, _ in e.parts})
     found = 0
-    for n in range(200):
+    for n in range(200 + 2 * count):
         if found == count:
             return
         sizes = {x: 2 if n == 0 else int(rng.integers(1, most + 1)) for x in symbols}
@@ -116,9 +127,18 @@ def _words(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{x}={n}" for x, n in sizes.items())
 
 
-def _compare_numbers(s: Substitution, sizes: Mapping[str, int], rng: np.random.Generator, draw: int) -> None:
+def _compare_numbers(
+    s: Substitution, sizes: Mapping[str, int], rng: np.random.Generator, *, hard: bool = False
+) -> None:
+    """Compare both sides on exact fractions. ``hard``: on few different ones, zeros among them, each leaf of one
+    sign or of both, and of a scale of its own."""
     kinds = _at(s, sizes)
-    values = {leaf: fractions(rng, k.shape, draw) for leaf, k in kinds.items()}
+    values = {leaf: fractions(rng, k.shape) for leaf, k in kinds.items()}
+    if hard:
+        for leaf, k in kinds.items():
+            signs = ((-1, 1), (1, 1), (-1, -1), (-1, 1))[int(rng.integers(4))]
+            drawn = rng.choice((0.0, 0.25, 0.5, 1.0, 2.0), k.shape) * rng.choice(signs, k.shape)
+            values[leaf] = np.asarray(drawn * 2.0 ** int(rng.integers(-2, 3)))
     try:
         a, b = (value_of(t, kinds, values, NUMBERS) for t in (s.source, s.target))
     except Undefined as err:

@@ -24,7 +24,9 @@ def test_terms_are_read_as_they_are_written() -> None:
     assert str(replaced(t, (1,), parsed("b"))) == "add(relu(a), b)"
 
 
-@pytest.mark.parametrize("text", ["", "add(", "add(a", "add(a,)", "a b", "A", "add(a))", "add()", "1", "a(" * 2000])
+@pytest.mark.parametrize(
+    "text", ["", "add(", "add(a", "add(a,)", "a b", "A", "add(a))", "add()", "1", "a(" * 2000]
+)
 def test_other_text_is_no_term(text: str) -> None:
     with pytest.raises(ValueError):
         parsed(text)

@@ -86,7 +86,12 @@ def exhausted(graph: Graph, rules: Substitute) -> Graph:
 
 @pytest.mark.parametrize(
     "graph, texts, stages",
-    [(projections, [SIDE_BY_SIDE], 1), (chain, [REGROUPED], 1), (branches, [MERGED, IDENTITY], 1), (dots, [SIDE_BY_SIDE], 1)],
+    [
+        (projections, [SIDE_BY_SIDE], 1),
+        (chain, [REGROUPED], 1),
+        (branches, [MERGED, IDENTITY], 1),
+        (dots, [SIDE_BY_SIDE], 1),
+    ],
 )
 def test_products_of_a_block_become_one(graph: Callable[[], Graph], texts: list[str], stages: int) -> None:
     before = graph()
@@ -116,7 +121,9 @@ def test_a_substitution_goes_back() -> None:
     assert rules.places(rules.apply(after, back)) != ()
 
 
-@pytest.mark.parametrize("change", [{"number": 1}, {"stages": ("x",)}, {"leaves": (("a", "x"),)}, {"backwards": True}])
+@pytest.mark.parametrize(
+    "change", [{"number": 1}, {"stages": ("x",)}, {"leaves": (("a", "x"),)}, {"backwards": True}]
+)
 def test_a_place_of_another_graph_is_refused(change: dict[str, Any]) -> None:
     graph = chain()
     rules = Substitute((rule(REGROUPED),))

@@ -37,7 +37,8 @@ TRUE = [
     ("relu(join0(a, b))", "join0(relu(a), relu(b))", "operations"),
     ("relu(top(a, b))", "top(relu(a), relu(b))", "operations"),
     ("top(add(a, c), add(b, c))", "add(top(a, b), c)", "polynomials"),
-    ("relu(mul(a, a))", "mul(a, a)", "tests"),
+    ("relu(mul(a, a))", "mul(a, a)", "polynomials"),
+    ("relu(mul(a, relu(b)))", "mul(relu(a), relu(b))", "tests"),
     ("largest0(top(a, b))", "top(largest0(a), largest0(b))", "operations"),
     ("join1(conv(x, k), conv(x, l))", "conv(x, join0(k, l))", "operations"),
     ("join0(conv(x, k), conv(y, k))", "conv(join0(x, y), k)", "operations"),
@@ -116,7 +117,14 @@ def _other_axis(t: Term) -> Iterator[Term]:
 
 
 def _other_operator(t: Term) -> Iterator[Term]:
-    same = {"add": "mul", "mul": "top", "top": "add", "first0": "second0", "second1": "first1", "sum0": "largest0"}
+    same = {
+        "add": "mul",
+        "mul": "top",
+        "top": "add",
+        "first0": "second0",
+        "second1": "first1",
+        "sum0": "largest0",
+    }
     for way, x in places(t):
         if x.head in same:
             yield replaced(t, way, Term(same[x.head], x.args))
@@ -142,7 +150,9 @@ def _is_true(s: Substitution) -> bool:
             if all(k.name == "kernel" for _, k in s.leaves if any(x in dict(e.parts) for e in k.shape[2:])):
                 sizes[x] = 3 if first == 6 else 2
         kinds = {leaf: Kind(k.name, tuple(e.at(sizes) for e in k.shape)) for leaf, k in s.leaves}
-        values = {x: rng.integers(1, 99, k.shape) * rng.choice((-1, 1), k.shape) / 64 for x, k in kinds.items()}
+        values = {
+            x: rng.integers(1, 99, k.shape) * rng.choice((-1, 1), k.shape) / 64 for x, k in kinds.items()
+        }
         try:
             a, b = (value_of(t, kinds, values, NUMBERS) for t in (s.source, s.target))
             same = kind_of(s.source, kinds, Numbers()) == kind_of(s.target, kinds, Numbers())
@@ -176,5 +186,22 @@ def test_two_hundred_mutants_are_refused() -> None:
 
 
 def test_operators_of_the_list_are_all_verified() -> None:
-    used = {x.head for source, target, _ in TRUE for t in (source, target) for x in nodes(parsed(t)) if x.args}
+    used = {
+        x.head for source, target, _ in TRUE for t in (source, target) for x in nodes(parsed(t)) if x.args
+    }
     assert OPERATORS.keys() - used <= {"first1", "second1", "sum1", "largest1"}
+
+
+@pytest.mark.parametrize(
+    "source, target",
+    [
+        ("top(mul(r, r), top(r, s))", "top(mul(r, r), s)"),  # not between 0 and 1
+        ("top(s, sum1(top(a, s)))", "sum1(top(a, s))"),  # not for s below 0 in rows of two
+        ("relu(mul(a, b))", "mul(relu(a), relu(b))"),
+        ("mul(relu(a), b)", "relu(mul(a, b))"),
+        ("largest0(mul(a, r))", "mul(largest0(a), r)"),
+    ],
+)
+def test_rare_differences_of_maxima_are_found(source: str, target: str) -> None:
+    with pytest.raises(Refused, match="differs at"):
+        verified(rule(source, target))
