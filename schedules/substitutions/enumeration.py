@@ -1,7 +1,7 @@
 """Terms up to a size, and which of them have equal values.
 
-Terms are made level by level: an operator of smaller ones. Each is evaluated exactly, on fractions, in draws of
-two sizes, and its value is its fingerprint. Of the terms of one value the simplest stands for all:
+Terms are made level by level: an operator of smaller ones. Each is evaluated exactly, on fractions, in draws
+of two sizes, and its value is its fingerprint. Of the terms of one value the simplest stands for all:
 larger terms are made of such terms alone, because what is equal inside of a term is a substitution of its
 own.
 """
@@ -26,8 +26,9 @@ DRAWS = (0, 1, 1, 1, 1, 1, 1, 1)  # which shape each draw has
 
 @dataclass(frozen=True)
 class World:
-    """What terms are made of. ``pool``: {leaf: (name of its kind, a shape for draws 0 and one for the others)}. Leaves of one kind
-    and shape are alike. ``operators``: their names. ``most``: operators of a term. ``most_leaves``: of a term."""
+    """What terms are made of. ``pool``: {leaf: (name of its kind, a shape for draws 0 and one for the
+    others)}. Leaves of one kind and shape are alike. ``operators``: their names. ``most``: operators of a
+    term. ``most_leaves``: of a term."""
 
     name: str
     pool: Mapping[str, tuple[str, tuple[tuple[int, ...], ...]]]
@@ -92,8 +93,8 @@ class _Known:
 
 @dataclass
 class Classes:
-    """``operators``: of the largest terms. ``terms``: how many were evaluated. ``pairs``: (term, the simplest one of its value), a term and its
-    renamings once."""
+    """``operators``: of the largest terms. ``terms``: how many were evaluated. ``pairs``: (term, the simplest
+    one of its value), a term and its renamings once."""
 
     operators: int = 0
     terms: int = 0
@@ -106,7 +107,8 @@ def enumerate_pairs(world: World, most: int, seed: int) -> Classes:
     rng = np.random.default_rng(seed)
     found = Classes(most)
     stands: dict[bytes, Term] = {}
-    solver, kinds = Numbers(), {}
+    solver = Numbers()
+    kinds: dict[Any, Kind | None] = {}
 
     def made(name: str, args: tuple[_Known, ...]) -> _Known | None:
         own = []
@@ -117,9 +119,10 @@ def enumerate_pairs(world: World, most: int, seed: int) -> Classes:
                     kinds[key] = OPERATORS[name].kind(solver, *key[1:])
                 except Undefined:
                     kinds[key] = None
-            if kinds[key] is None:
+            kind = kinds[key]
+            if kind is None:
                 return None
-            own.append(kinds[key])
+            own.append(kind)
         used = args[0].used if len(args) == 1 else args[0].used | args[1].used
         if len(used) > world.most_leaves:
             return None
@@ -140,9 +143,10 @@ def enumerate_pairs(world: World, most: int, seed: int) -> Classes:
     for level in range(1, most + 1):
         fresh: dict[bytes, list[_Known]] = {}
         for name, args in _candidates(world, levels, level):
-            one = made(name, args)
-            if one is None:
+            it = made(name, args)
+            if it is None:
                 continue
+            one = it
             found.terms += 1
             key = _fingerprint(one)
             if key in stands:

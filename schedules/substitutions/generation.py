@@ -16,9 +16,9 @@ from schedules.substitutions.terms import Term, leaves, nodes, operators
 
 @dataclass(frozen=True)
 class Counts:
-    """Of one world. ``terms``: that were evaluated; ``pairs``: of equal values, renamings once; ``implied``: by
-    simpler ones; ``refused``: by the verifier, or defined for no general shapes; ``kept``: of the rest, before
-    what a later world or a more general one implies was dropped."""
+    """Of one world. ``terms``: that were evaluated; ``pairs``: of equal values, renamings once; ``implied``:
+    by simpler ones; ``refused``: by the verifier, or defined for no general shapes; ``kept``: of the rest,
+    before what a later world or a more general one implies was dropped."""
 
     world: str
     operators: int
@@ -112,7 +112,8 @@ def _cost(t: Term, s: Substitution) -> tuple[int, int]:
 
 
 def _drop_instances(known: Known) -> None:
-    """Drop the rules that others imply which were found later, because they are larger. The largest go first."""
+    """Drop the rules that others imply which were found later, because they are larger. The largest go
+    first."""
     once = replace(known, most_steps=6, most_terms=1500, larger=2, rules=dict(known.rules))
     for rule in reversed(list(known.rules.values())):
         own = next(s for s in rule.forms.values() if s is not None)
@@ -125,7 +126,8 @@ def _drop_instances(known: Known) -> None:
 
 
 def _forms(rule: Rule, seed: int) -> list[Substitution]:
-    """A rule for all kinds of leaves for which it holds. Kernels of 1 x 1 are named where others are refused."""
+    """A rule for all kinds of leaves for which it holds. Kernels of 1 x 1 are named where others are
+    refused."""
     found: dict[tuple[str, ...], Substitution] = {}
     for names in product((*RANKS, POINT), repeat=len(rule.leaves)):
         wider = product(*(("kernel", POINT) if n == POINT else (n,) for n in names))

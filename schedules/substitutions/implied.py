@@ -1,4 +1,5 @@
-"""What is implied by substitutions that are known: two terms that a few of them lead from one to the other."""
+"""What is implied by substitutions that are known: two terms that a few of them lead from one to the
+other."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ Bound = Mapping[str, Term]
 
 
 def matches(pattern: Term, t: Term, bound: Bound) -> Iterator[Bound]:
-    """Every way in which a term is a pattern with terms in place of leaves. ``bound``: leaves that are known."""
+    """Every way in which a term is a pattern with terms in place of leaves. ``bound``: leaves that are
+    known."""
     if not pattern.args:
         known = bound.get(pattern.head)
         if known is None:
@@ -40,8 +42,8 @@ def _arguments(patterns: Sequence[Term], args: Sequence[Term], bound: Bound) -> 
 
 @dataclass
 class Rule:
-    """Two equal terms, and for which kinds of leaves this was asked: {names of kinds in the order of ``leaves``:
-    the verified substitution, or None where it was refused}."""
+    """Two equal terms, and for which kinds of leaves this was asked: {names of kinds in the order of
+    ``leaves``: the verified substitution, or None where it was refused}."""
 
     source: Term
     target: Term
@@ -56,8 +58,8 @@ class Rule:
 
 
 def most_general(source: Term, target: Term, names: Mapping[str, str], seed: int) -> Substitution | None:
-    """The verified substitution for the most general shapes, or for those where sums that are equal have equal
-    parts; None where both are refused. ``names``: {leaf: the name of its kind}."""
+    """The verified substitution for the most general shapes, or for those where sums that are equal have
+    equal parts; None where both are refused. ``names``: {leaf: the name of its kind}."""
     for paired in (False, True):
         try:
             return verified(general(source, target, names, paired=paired), seed)
@@ -93,7 +95,8 @@ class Known:
         self._by_root = {h: [x for x in every if x[2] is not rule] for h, every in self._by_root.items()}
 
     def neighbours(self, t: Term, most: int, kinds: Mapping[str, Kind]) -> Iterator[Term]:
-        """The terms that one rule makes of a term, with at most so many operators. ``kinds``: of its leaves."""
+        """The terms that one rule makes of a term, with at most so many operators. ``kinds``: of its
+        leaves."""
         for way, part in places(t):
             for a, b, rule in self._by_root.get(part.head, ()):
                 for bound in matches(a, part, {}):

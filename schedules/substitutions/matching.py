@@ -15,7 +15,7 @@ from schedules.graph.edit import in_topological_order, remade
 from schedules.graph.graph import Array, Graph
 from schedules.substitutions.operators import OPERATORS, Kind, kind_of, part_of
 from schedules.substitutions.rules import Substitution
-from schedules.substitutions.sizes import Numbers, Undefined
+from schedules.substitutions.sizes import Numbers
 from schedules.substitutions.stages import Reading, fitted, named, readings
 from schedules.substitutions.terms import Term, nodes
 from schedules.te.compute_dag import Stage, Tensor
@@ -27,9 +27,9 @@ Bound = Mapping[str, tuple[str, Kind]]
 
 @dataclass(frozen=True)
 class SubstitutionPlace:
-    """Where a substitution applies. ``number``: which of `Substitute.rules`; ``backwards``: its target is replaced by its
-    source. ``stages``: the stage at the root; where the term joins two tensors that no stage joins, the two
-    that make these. ``leaves``: (leaf, tensor)."""
+    """Where a substitution applies. ``number``: which of `Substitute.rules`; ``backwards``: its target is
+    replaced by its source. ``stages``: the stage at the root; where the term joins two tensors that no stage
+    joins, the two that make these. ``leaves``: (leaf, tensor)."""
 
     number: int
     backwards: bool
@@ -90,8 +90,8 @@ class Substitute:
                 if tuple(sorted((x, t) for x, (t, _) in bound.items())) == place.leaves:
                     return _replaced(graph, stages, pattern, made, bound)
         raise WorkloadError(
-            f"substitution {place.number} does not apply at {', '.join(place.stages)}: the graph is another one; "
-            "ask `places` of this graph"
+            f"substitution {place.number} does not apply at {', '.join(place.stages)}: "
+            "the graph is another one; ask `places` of this graph"
         )
 
 
@@ -125,7 +125,8 @@ class _Reader:
     def _joined(
         self, pattern: Term, forms: Sequence[Substitution], only: Sequence[str] | None
     ) -> Iterator[tuple[tuple[str, ...], Bound]]:
-        """Two stages that nobody joins, in their order: of one leaf at least, and neither made of the other."""
+        """Two stages that nobody joins, in their order: of one leaf at least, and neither made of the
+        other."""
         shared = sorted(set(_leaves(pattern.args[0])) & set(_leaves(pattern.args[1])))
         if not shared:
             return

@@ -92,7 +92,8 @@ def _top(a: Polynomial, b: Polynomial) -> Polynomial:
 
 
 def _is_never_below_zero(p: Polynomial) -> bool:
-    """Whether each monomial is a product of squares, and of maxima of 0 and others, a positive number of times."""
+    """Whether each monomial is a product of squares, and of maxima of 0 and others, a positive number of
+    times."""
     return all(
         n > 0 and all((isinstance(a, tuple) and ZERO in a) or m.count(a) % 2 == 0 for a in m) for m, n in p
     )

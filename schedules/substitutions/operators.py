@@ -183,7 +183,7 @@ def _conv_kind(s: Solver[Any], x: Kind, k: Kind) -> Kind:
 
 
 def _conv_value(r: Arithmetic, kinds: Sequence[Kind], x: Array, k: Array) -> Array:
-    windows = sliding_window_view(x, k.shape[2:], (2, 3))  # type: ignore[call-overload]
+    windows = sliding_window_view(x, k.shape[2:], (2, 3))
     n, _, h, w = windows.shape[:4]
     taken = windows.transpose(0, 2, 3, 1, 4, 5).reshape(n, h, w, -1)
     return r.dot(taken, k.reshape(k.shape[0], -1).T).transpose(0, 3, 1, 2)

@@ -14,8 +14,8 @@ SYMBOLS = "mnkpqrstuvwxyzabcdefghij"
 
 @dataclass(frozen=True)
 class Substitution:
-    """``source`` may be replaced by ``target``. ``leaves``: (name, kind) of each leaf, its extents by symbols:
-    two axes of one symbol have one extent, which is what is assumed.
+    """``source`` may be replaced by ``target``. ``leaves``: (name, kind) of each leaf, its extents by
+    symbols: two axes of one symbol have one extent, which is what is assumed.
 
     ``proof``: how it was verified (`schedules.substitutions.verify`), empty where it was not."""
 
@@ -51,8 +51,8 @@ class Substitution:
 
 
 def general(source: Term, target: Term, names: Mapping[str, str], *, paired: bool = False) -> Substitution:
-    """The substitution for the most general shapes for which both sides are defined. ``names``: {leaf: the name
-    of its kind, or `POINT`}. ``paired``: see `Equations`. Raises `Undefined` where there are none."""
+    """The substitution for the most general shapes for which both sides are defined. ``names``: {leaf: the
+    name of its kind, or `POINT`}. ``paired``: see `Equations`. Raises `Undefined` where there are none."""
     used = leaves(source)
     if not set(leaves(target)) <= set(used):
         raise Undefined("the target has a leaf that the source has not")

@@ -32,8 +32,9 @@ class Extent:
     constant: int = 0
 
     def __eq__(self, other: object) -> bool:
-        same = isinstance(other, Extent) and self.constant == other.constant
-        return same and (self.parts == other.parts or set(self.parts) == set(other.parts))
+        if not isinstance(other, Extent):
+            return NotImplemented
+        return self.constant == other.constant and set(self.parts) == set(other.parts)
 
     def __hash__(self) -> int:
         return hash((frozenset(self.parts), self.constant))
@@ -132,8 +133,8 @@ class Numbers:
 
 
 class Equations:
-    """The solver of symbols. ``known``: {symbol: its extent by those that are left}. ``paired``: sums that are
-    equal in many ways have equal parts, the first with the first of the same kind and axis."""
+    """The solver of symbols. ``known``: {symbol: its extent by those that are left}. ``paired``: sums that
+    are equal in many ways have equal parts, the first with the first of the same kind and axis."""
 
     def __init__(self, *, paired: bool = False) -> None:
         self.known: dict[str, Extent] = {}

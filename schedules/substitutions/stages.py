@@ -1,6 +1,6 @@
-"""Which operator a stage of a graph is: the stage that the operator's own expression makes of the same tensors
-is compared with it, so that no operator has a pattern of its own. Dimensions of extent 1 do not count: graphs
-drop them, and keep those of their inputs."""
+"""Which operator a stage of a graph is: the stage that the operator's own expression makes of the same
+tensors is compared with it, so that no operator has a pattern of its own. Dimensions of extent 1 do not
+count: graphs drop them, and keep those of their inputs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ Shape = tuple[int, ...]
 
 
 class Reading(NamedTuple):
-    """A stage as an operator: its name, and the tensors that are its operands with the kinds they have there."""
+    """A stage as an operator: its name, and the tensors that are its operands with the kinds they have
+    there."""
 
     operator: str
     tensors: tuple[str, ...]
@@ -170,8 +171,8 @@ def _form(s: Stage, shapes: Mapping[str, Shape]) -> Any:
 
 
 def fitted(s: Stage, kinds: Mapping[str, Shape], shapes: Mapping[str, Shape], shape: Shape) -> Stage:
-    """A stage that was made for ``kinds`` of what it reads, for tensors of ``shapes`` and a result of ``shape``:
-    they differ in dimensions of one element."""
+    """A stage that was made for ``kinds`` of what it reads, for tensors of ``shapes`` and a result of
+    ``shape``: they differ in dimensions of one element."""
 
     def read(x: Load) -> Expr | None:
         long = iter([i for i, n in zip(x.indices, kinds[x.buffer]) if n != 1])

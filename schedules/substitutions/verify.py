@@ -37,7 +37,8 @@ from schedules.substitutions.terms import Term, nodes
 Array = NDArray[Any]
 PROOFS = ("operations", "polynomials", "tests")
 MOST_ELEMENTS = 160  # of a leaf in normal forms
-# Draws of shapes: for normal forms, for exact fractions, for those where no form is a proof, for the evaluator.
+# Draws of shapes: for normal forms, for exact fractions, for those where no form is a proof, for the
+# evaluator.
 FORMS, TESTS, HARD_TESTS, RUNS = 3, 12, 1000, 2
 DTYPES = ("float32", "float64", "int32")
 EXTREMES = (0.0, -0.0, 1e30, -1e30, float("inf"), float("-inf"), float("nan"), 1.0)
@@ -130,8 +131,8 @@ def _words(sizes: Mapping[str, int]) -> str:
 def _compare_numbers(
     s: Substitution, sizes: Mapping[str, int], rng: np.random.Generator, *, hard: bool = False
 ) -> None:
-    """Compare both sides on exact fractions. ``hard``: on few different ones, zeros among them, each leaf of one
-    sign or of both, and of a scale of its own."""
+    """Compare both sides on exact fractions. ``hard``: on few different ones, zeros among them, each leaf of
+    one sign or of both, and of a scale of its own."""
     kinds = _at(s, sizes)
     values = {leaf: fractions(rng, k.shape) for leaf, k in kinds.items()}
     if hard:

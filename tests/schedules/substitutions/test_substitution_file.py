@@ -1,5 +1,5 @@
-"""The file of substitutions that the project has: it is what the generator makes, it is true, and it keeps the
-meaning of random graphs."""
+"""The file of substitutions that the project has: it is what the generator makes, it is true, and it keeps
+the meaning of random graphs."""
 
 from __future__ import annotations
 

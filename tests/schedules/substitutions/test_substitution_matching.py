@@ -22,7 +22,8 @@ from schedules.substitutions.verify import verified
 
 te = cases.te
 KINDS = {
-    **dict.fromkeys("abcd", "matrix"), **dict.fromkeys("xy", "image"), **dict.fromkeys("kl", "kernel"), "r": "row",
+    **dict.fromkeys("abcd", "matrix"), **dict.fromkeys("xy", "image"), **dict.fromkeys("kl", "kernel"),
+    "r": "row",
 }  # fmt: skip
 
 
@@ -146,15 +147,16 @@ def test_stages_that_are_made_of_each_other_are_not_joined() -> None:
 def test_sizes_are_asked_for() -> None:
     """Halves of a join are its parts where these have one size."""
     rules = Substitute((rule("first1(join1(a, b)) = a"),))
-    for n, places in ((4, 1), (6, 0)):
+
+    def joined(n: int) -> Graph:
         b = cases.Builder()
         x, y = b.input("x", 3, 4), b.input("y", 3, n)
         both = te.compute((3, 4 + n), lambda i, j: te.select(j < 4, x[i, j], y[i, j - 4]))
-        graph = b.graph(te.compute((3, (4 + n) // 2), lambda i, j: both[i, j]), cases.relu(both))
-        found = rules.places(graph)
-        assert len(found) == places
-        for p in found:
-            assert same(graph, rules.apply(graph, p))
+        return b.graph(te.compute((3, (4 + n) // 2), lambda i, j: both[i, j]), cases.relu(both))
+
+    (place,) = rules.places(joined(4))
+    assert same(joined(4), rules.apply(joined(4), place))
+    assert rules.places(joined(6)) == ()
 
 
 @pytest.mark.parametrize("graph", [projections, chain, branches, dots])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -105,7 +106,7 @@ def _swapped(t: Term) -> Iterator[Term]:
         if len(x.args) == 2:
             yield replaced(t, way, Term(x.head, x.args[::-1]))
     names = leaves(t)
-    for a, b in zip(names, names[1:]):
+    for a, b in pairwise(names):
         yield substituted(t, {a: Term(b), b: Term(a)})
         yield substituted(t, {a: Term(b)})
 
