@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-from schedules.substitutions.implied import Known, most_general
+from schedules.substitutions.implied import KnownRules, most_general
 from schedules.substitutions.operators import RANKS
 from schedules.substitutions.rules import Substitution
-from schedules.substitutions.terms import Term, leaves
+from schedules.substitutions.terms import GraphTerm, leaves
 
 # Numbers of its operators and parameters.
 INPUT_KINDS = {"matrix", "image", "kernel"}
@@ -43,9 +43,9 @@ def fields(data: bytes) -> dict[int, list[int | bytes]]:
     return found
 
 
-def _terms(operators: Sequence[bytes]) -> dict[tuple[int, int], Term]:
+def _terms(operators: Sequence[bytes]) -> dict[tuple[int, int], GraphTerm]:
     """{(operator, output): its term}. Inputs have numbers below 0."""
-    made: dict[tuple[int, int], Term] = {}
+    made: dict[tuple[int, int], GraphTerm] = {}
     for n, raw in enumerate(operators):
         one = fields(raw)
         parameters = {fields(p)[1][0]: fields(p)[2][0] for p in one.get(3, ())}
@@ -53,27 +53,27 @@ def _terms(operators: Sequence[bytes]) -> dict[tuple[int, int], Term]:
         for raw_input in one.get(2, ()):
             ref = fields(raw_input)
             place = (ref[1][0], ref[2][0])
-            args.append(made[place] if place[0] >= 0 else Term(f"i{-place[0]}"))
+            args.append(made[place] if place[0] >= 0 else GraphTerm(f"i{-place[0]}"))
         kind = one[1][0]
         axis = int(parameters.get(AXIS, 0))
         if kind == SPLIT:
-            made[n, 0], made[n, 1] = (Term(f"{half}{axis}", tuple(args)) for half in ("first", "second"))
+            made[n, 0], made[n, 1] = (GraphTerm(f"{half}{axis}", tuple(args)) for half in ("first", "second"))
             continue
         if kind == CONV:
-            term = Term("conv", (Term("pad", (args[0],)), args[1]))
-            term = Term("relu", (term,)) if parameters.get(ACTIVATION) else term
+            term = GraphTerm("conv", (GraphTerm("pad", (args[0],)), args[1]))
+            term = GraphTerm("relu", (term,)) if parameters.get(ACTIVATION) else term
         elif kind == CONCAT:
             term = args[0]
             for a in args[1:]:
-                term = Term(f"join{axis}", (term, a))
+                term = GraphTerm(f"join{axis}", (term, a))
         else:
             names = {RELU: "relu", TRANSPOSE: "transpose", ADD: "add", MUL: "mul", PRODUCT: "product"}
-            term = Term(names[kind], tuple(args))
+            term = GraphTerm(names[kind], tuple(args))
         made[n, 0] = term
     return made
 
 
-def rules(data: bytes) -> Iterator[tuple[tuple[Term, Term], ...]]:
+def rules(data: bytes) -> Iterator[tuple[tuple[GraphTerm, GraphTerm], ...]]:
     """The pairs of equal terms of each rule, one for each of its outputs."""
     for raw in fields(data)[1]:
         rule = fields(raw)
@@ -84,7 +84,7 @@ def rules(data: bytes) -> Iterator[tuple[tuple[Term, Term], ...]]:
 
 def follow(data: bytes, substitutions: Sequence[Substitution]) -> Iterator[str]:
     """A line for each rule that does not follow, and one with the counts."""
-    known = Known(most_terms=20_000, most_steps=8)
+    known = KnownRules(most_terms=20_000, most_steps=8)
     for s in substitutions:
         if (s.source, s.target) not in known.rules:
             known.add(s)
@@ -99,7 +99,7 @@ def follow(data: bytes, substitutions: Sequence[Substitution]) -> Iterator[str]:
     yield f"{found} of {every} rules follow"
 
 
-def _follows(known: Known, source: Term, target: Term) -> bool:
+def _follows(known: KnownRules, source: GraphTerm, target: GraphTerm) -> bool:
     """Whether it follows for each kinds of its leaves for which it holds, of one at least."""
     if not set(leaves(target)) <= set(leaves(source)):
         source, target = target, source
@@ -111,10 +111,10 @@ def _follows(known: Known, source: Term, target: Term) -> bool:
     return bool(forms) and all(map(known.implied, forms))
 
 
-def _apart(t: Term, suffix: str) -> Term:
+def _apart(t: GraphTerm, suffix: str) -> GraphTerm:
     """The term with leaves of two names where they are images and kernels at once, which is more general."""
     if not t.args:
-        return Term(t.head + suffix)
+        return GraphTerm(t.head + suffix)
     if t.head == "conv":
-        return Term(t.head, (_apart(t.args[0], suffix), _apart(t.args[1], suffix + "k")))
-    return Term(t.head, tuple(_apart(a, suffix) for a in t.args))
+        return GraphTerm(t.head, (_apart(t.args[0], suffix), _apart(t.args[1], suffix + "k")))
+    return GraphTerm(t.head, tuple(_apart(a, suffix) for a in t.args))

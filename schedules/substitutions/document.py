@@ -21,11 +21,11 @@ from schedules.documents import (
     text,
     wrong,
 )
-from schedules.substitutions.generation import Counts, Generated
-from schedules.substitutions.operators import OPERATORS, RANKS, Kind
+from schedules.substitutions.generation import Counts, GeneratedSubstitutions
+from schedules.substitutions.operators import OPERATORS, RANKS, TensorKind
 from schedules.substitutions.rules import Substitution
-from schedules.substitutions.sizes import Extent, read_extent
-from schedules.substitutions.terms import MOST_NODES, Term, leaves, nodes, parsed
+from schedules.substitutions.sizes import SymbolicExtent, read_extent
+from schedules.substitutions.terms import MOST_NODES, GraphTerm, leaves, nodes, parsed
 from schedules.substitutions.verify import PROOFS
 
 VERSION = 1
@@ -33,7 +33,7 @@ MOST_RULES, MOST_FORMS = 10_000, 1_000
 _COUNT = integer(0, 10**9)
 
 
-def to_json(g: Generated, seconds: float) -> str:
+def to_json(g: GeneratedSubstitutions, seconds: float) -> str:
     """The text of a file. ``seconds``: of the processor that it took.
 
     >>> from_json(to_json(generated, 1.0)) == generated
@@ -63,7 +63,7 @@ def _form(s: Substitution) -> list[Any]:
     return [s.proof, *([k.name, *map(str, k.shape)] for _, k in s.leaves)]
 
 
-def from_json(value: str) -> Generated:
+def from_json(value: str) -> GeneratedSubstitutions:
     """What a file says. Raises `Malformed`, which names the place, for anything that is no such file: unknown
     operators and kinds, terms that are too large, extents of the wrong number. What it says is not verified
     again (`schedules.substitutions.verify`)."""
@@ -74,10 +74,10 @@ def from_json(value: str) -> Generated:
             every += _substitutions(rule)
         except ValueError as err:
             raise Malformed(str(err), ("substitutions", n)) from None
-    return Generated(found["seed"], tuple(Counts(**c) for c in found["counts"]), tuple(every))
+    return GeneratedSubstitutions(found["seed"], tuple(Counts(**c) for c in found["counts"]), tuple(every))
 
 
-def _term(value: Any) -> Term:
+def _term(value: Any) -> GraphTerm:
     made = parsed(text(2000)(value))
     every = list(nodes(made))
     if len(every) > MOST_NODES:
@@ -90,7 +90,7 @@ def _term(value: Any) -> Term:
     return made
 
 
-def _kind(value: Any) -> Kind:
+def _kind(value: Any) -> TensorKind:
     name, *shape = list_of(text(40), 5, 1)(value)
     if name not in RANKS or len(shape) != RANKS[name]:
         raise wrong(value, f"one of {', '.join(RANKS)} with its extents")
@@ -98,14 +98,14 @@ def _kind(value: Any) -> Kind:
     for e in extents:
         if not _is_bounded(e):
             raise ValueError(f"extent {e} is none of a tensor")
-    return Kind(name, extents)
+    return TensorKind(name, extents)
 
 
-def _is_bounded(e: Extent) -> bool:
+def _is_bounded(e: SymbolicExtent) -> bool:
     return abs(e.constant) < 100 and len(e.parts) < 8 and all(abs(n) < 100 for _, n in e.parts)
 
 
-def _read_form(value: Any) -> tuple[str, tuple[Kind, ...]]:
+def _read_form(value: Any) -> tuple[str, tuple[TensorKind, ...]]:
     proof, *kinds = _PARTS(value)
     return one_of(*PROOFS)(proof), tuple(map(_kind, kinds))
 

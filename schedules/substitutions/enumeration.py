@@ -9,16 +9,16 @@ own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from schedules.substitutions.operators import NUMBERS, OPERATORS, POINT, Kind, fractions
+from schedules.substitutions.operators import NUMBERS, OPERATORS, POINT, TensorKind, fractions
 from schedules.substitutions.sizes import Numbers, Undefined
-from schedules.substitutions.terms import Term, leaves, nodes, operators
+from schedules.substitutions.terms import GraphTerm, leaves, nodes, operators
 
 Array = NDArray[Any]
 DRAWS = (0, 1, 1, 1, 1, 1, 1, 1)  # which shape each draw has
@@ -85,8 +85,8 @@ WORLDS = (MATRICES, IMAGES, BRANCHES, SUMS)
 class _Known:
     """A term with its kinds and values in each draw."""
 
-    term: Term
-    kinds: tuple[Kind, ...]
+    term: GraphTerm
+    kinds: tuple[TensorKind, ...]
     values: tuple[Array, ...]
     used: frozenset[str]
 
@@ -99,76 +99,80 @@ class Classes:
     operators: int = 0
     terms: int = 0
     classes: int = 0
-    pairs: dict[tuple[Term, Term], None] = field(default_factory=dict)
+    pairs: dict[tuple[GraphTerm, GraphTerm], None] = field(default_factory=dict)
 
 
 def enumerate_pairs(world: World, most: int, seed: int) -> Classes:
     """The pairs of terms of equal values with up to ``most`` operators, which a substitution may be."""
-    rng = np.random.default_rng(seed)
     found = Classes(most)
-    stands: dict[bytes, Term] = {}
-    solver = Numbers()
-    kinds: dict[Any, Kind | None] = {}
+    makes = _Maker(world)
+    first = makes.leaves(np.random.default_rng(seed))
+    stands = {_fingerprint(one): one.term for one in first}
+    levels = [first]
+    for level in range(1, most + 1):
+        fresh: dict[bytes, list[_Known]] = {}
+        for name, args in _candidates(world, levels, level):
+            one = makes.term(name, args)
+            if one is None:
+                continue
+            found.terms += 1
+            key = _fingerprint(one)
+            if key in stands:
+                _add(found, world, one.term, stands[key])
+            else:  # the values of the largest are not asked for again
+                fresh.setdefault(key, []).append(one if level < most else replace(one, kinds=(), values=()))
+        levels.append([])
+        for key, every in fresh.items():
+            best = min(every, key=lambda k: simplicity(k.term))
+            stands[key] = best.term
+            levels[-1].append(best)
+            for other in every:
+                if other is not best:
+                    _add(found, world, other.term, best.term)
+    found.classes = len(stands)
+    return found
 
-    def made(name: str, args: tuple[_Known, ...]) -> _Known | None:
-        own = []
-        for n in (0, 1):
-            key = (name, *(a.kinds[n] for a in args))
-            if key not in kinds:
-                try:
-                    kinds[key] = OPERATORS[name].kind(solver, *key[1:])
-                except Undefined:
-                    kinds[key] = None
-            kind = kinds[key]
-            if kind is None:
-                return None
-            own.append(kind)
-        used = args[0].used if len(args) == 1 else args[0].used | args[1].used
-        if len(used) > world.most_leaves:
+
+class _Maker:
+    """Makes the terms of a world, with their values."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._kinds: dict[Any, TensorKind | None] = {}
+
+    def leaves(self, rng: np.random.Generator) -> list[_Known]:
+        """The leaves, with values at random."""
+        made = []
+        for leaf, (_, shapes) in self.world.pool.items():
+            values = tuple(fractions(rng, shapes[n]) for n in DRAWS)
+            kinds = tuple(TensorKind(self.world.kinds[leaf], s) for s in shapes)
+            made.append(_Known(GraphTerm(leaf), kinds, values, frozenset({leaf})))
+        return made
+
+    def _kind(self, *key: Any) -> TensorKind | None:
+        if key not in self._kinds:
+            try:
+                self._kinds[key] = OPERATORS[key[0]].kind(Numbers(), *key[1:])
+            except Undefined:
+                self._kinds[key] = None
+        return self._kinds[key]
+
+    def term(self, name: str, args: tuple[_Known, ...]) -> _Known | None:
+        """An operator of terms; None where it is not defined, or has too many leaves."""
+        kinds = [self._kind(name, *(a.kinds[n] for a in args)) for n in (0, 1)]
+        own = tuple(k for k in kinds if k is not None)
+        used = args[0].used.union(*(a.used for a in args))
+        if len(own) < 2 or len(used) > self.world.most_leaves:
             return None
         value = OPERATORS[name].value
         values = tuple(
             value(NUMBERS, [a.kinds[n] for a in args], *(a.values[draw] for a in args))
             for draw, n in enumerate(DRAWS)
         )
-        return _Known(Term(name, tuple(a.term for a in args)), tuple(own), values, used)
-
-    first = []
-    for leaf, (_, shapes) in world.pool.items():
-        values = tuple(fractions(rng, shapes[n]) for n in DRAWS)
-        one = _Known(Term(leaf), tuple(Kind(world.kinds[leaf], s) for s in shapes), values, frozenset({leaf}))
-        stands[_fingerprint(one)] = one.term
-        first.append(one)
-    levels = [first]
-    for level in range(1, most + 1):
-        fresh: dict[bytes, list[_Known]] = {}
-        for name, args in _candidates(world, levels, level):
-            it = made(name, args)
-            if it is None:
-                continue
-            one = it
-            found.terms += 1
-            key = _fingerprint(one)
-            if key in stands:
-                _add(found, world, one.term, stands[key])
-            else:
-                fresh.setdefault(key, []).append(
-                    one if level < most else _Known(one.term, (), (), frozenset())
-                )
-        reached = []
-        for key, every in fresh.items():
-            best = min(every, key=lambda k: simplicity(k.term))
-            stands[key] = best.term
-            reached.append(best)
-            for one in every:
-                if one is not best:
-                    _add(found, world, one.term, best.term)
-        levels.append(reached)
-    found.classes = len(stands)
-    return found
+        return _Known(GraphTerm(name, tuple(a.term for a in args)), own, values, used)
 
 
-def simplicity(t: Term) -> tuple[Any, ...]:
+def simplicity(t: GraphTerm) -> tuple[Any, ...]:
     """The order in which terms of one value are preferred: few operators, few products among them."""
     return operators(t), sum(x.head in ("product", "conv") for x in nodes(t)), t
 
@@ -199,25 +203,25 @@ def _fingerprint(k: _Known) -> bytes:
     return made.digest()
 
 
-def _add(found: Classes, world: World, source: Term, target: Term) -> None:
+def _add(found: Classes, world: World, source: GraphTerm, target: GraphTerm) -> None:
     if set(leaves(target)) <= set(leaves(source)):
         found.pairs[renamed(world, source, target)] = None
     elif set(leaves(source)) < set(leaves(target)):
         found.pairs[renamed(world, target, source)] = None
 
 
-def renamed(world: World, source: Term, target: Term) -> tuple[Term, Term]:
+def renamed(world: World, source: GraphTerm, target: GraphTerm) -> tuple[GraphTerm, GraphTerm]:
     """Both with their leaves named in the order in which the source has them."""
     left: dict[Any, list[str]] = {}
     for leaf, kind in world.pool.items():
         left.setdefault(kind, []).append(leaf)
-    names = {leaf: Term(left[world.pool[leaf]].pop(0)) for leaf in leaves(source)}
+    names = {leaf: GraphTerm(left[world.pool[leaf]].pop(0)) for leaf in leaves(source)}
     return ordered(source, names), ordered(target, names)
 
 
-def ordered(t: Term, names: Mapping[str, Term]) -> Term:
+def ordered(t: GraphTerm, names: Mapping[str, GraphTerm]) -> GraphTerm:
     """The term with leaves renamed, the operands of sums, products of elements and maxima in one order."""
     if not t.args:
         return names.get(t.head, t)
     args = tuple(ordered(a, names) for a in t.args)
-    return Term(t.head, tuple(sorted(args)) if OPERATORS[t.head].commutes else args)
+    return GraphTerm(t.head, tuple(sorted(args)) if OPERATORS[t.head].commutes else args)

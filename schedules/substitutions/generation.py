@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from schedules.substitutions.enumeration import WORLDS, World, enumerate_pairs
-from schedules.substitutions.implied import Known, Rule, most_general
+from schedules.substitutions.implied import KnownRules, Rule, most_general
 from schedules.substitutions.operators import POINT, RANKS
 from schedules.substitutions.rules import Substitution, general
 from schedules.substitutions.sizes import Undefined
-from schedules.substitutions.terms import Term, leaves, nodes, operators
+from schedules.substitutions.terms import GraphTerm, leaves, nodes, operators
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Generated:
+class GeneratedSubstitutions:
     """What a generator found, and how. ``substitutions``: one for each kinds of leaves; those of the same two
     terms follow each other."""
 
@@ -45,11 +45,11 @@ def generate(
     seed: int = 0,
     worlds: Sequence[World] = WORLDS,
     tell: Callable[[str], None] = lambda _: None,
-) -> Generated:
+) -> GeneratedSubstitutions:
     """The substitutions of terms of up to ``most`` operators a side (None: as many as each world says). The
     same arguments give the same. ``tell`` is called with a line now and then."""
     counts = []
-    known = Known(seed)
+    known = KnownRules(seed)
     for world in worlds:
         found = enumerate_pairs(world, world.most if most is None else min(most, world.most), seed)
         tell(f"{world.name}: {found.terms} terms, {len(found.pairs)} pairs of equal values")
@@ -94,7 +94,9 @@ def generate(
         )
     _drop_instances(known)
     tell(f"{len(known.rules)} kept; looking for other kinds of leaves")
-    return Generated(seed, tuple(counts), tuple(s for r in known.rules.values() for s in _forms(r, seed)))
+    return GeneratedSubstitutions(
+        seed, tuple(counts), tuple(s for r in known.rules.values() for s in _forms(r, seed))
+    )
 
 
 def _saves(s: Substitution) -> bool:
@@ -104,14 +106,14 @@ def _saves(s: Substitution) -> bool:
     return a != b or (fewer - less) * (operators(s.source) - operators(s.target)) < 0
 
 
-def _cost(t: Term, s: Substitution) -> tuple[int, int]:
+def _cost(t: GraphTerm, s: Substitution) -> tuple[int, int]:
     """(products, operators) that depend on more than kernels."""
     fixed = {leaf for leaf, k in s.leaves if k.name == "kernel"}
     live = {x for x in nodes(t) if x.args and x.head != "unit" and not set(leaves(x)) <= fixed}
     return sum(x.head in ("product", "conv") for x in live), len(live)
 
 
-def _drop_instances(known: Known) -> None:
+def _drop_instances(known: KnownRules) -> None:
     """Drop the rules that others imply which were found later, because they are larger. The largest go
     first."""
     once = replace(known, most_steps=6, most_terms=1500, larger=2, rules=dict(known.rules))

@@ -6,16 +6,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from schedules.substitutions.operators import OPERATORS, Kind, kind_of
+from schedules.substitutions.operators import OPERATORS, TensorKind, kind_of
 from schedules.substitutions.rules import Substitution, defined, general, name_of
 from schedules.substitutions.sizes import Equations, Undefined
-from schedules.substitutions.terms import Term, operators, places, replaced, substituted
-from schedules.substitutions.verify import Refused, verified
+from schedules.substitutions.terms import GraphTerm, operators, places, replaced, substituted
+from schedules.substitutions.verify import SubstitutionRefused, verified
 
-Bound = Mapping[str, Term]
+Bound = Mapping[str, GraphTerm]
 
 
-def matches(pattern: Term, t: Term, bound: Bound) -> Iterator[Bound]:
+def matches(pattern: GraphTerm, t: GraphTerm, bound: Bound) -> Iterator[Bound]:
     """Every way in which a term is a pattern with terms in place of leaves. ``bound``: leaves that are
     known."""
     if not pattern.args:
@@ -32,7 +32,7 @@ def matches(pattern: Term, t: Term, bound: Bound) -> Iterator[Bound]:
         yield from _arguments(pattern.args, t.args[::-1], bound)
 
 
-def _arguments(patterns: Sequence[Term], args: Sequence[Term], bound: Bound) -> Iterator[Bound]:
+def _arguments(patterns: Sequence[GraphTerm], args: Sequence[GraphTerm], bound: Bound) -> Iterator[Bound]:
     if not patterns:
         yield bound
         return
@@ -45,8 +45,8 @@ class Rule:
     """Two equal terms, and for which kinds of leaves this was asked: {names of kinds in the order of
     ``leaves``: the verified substitution, or None where it was refused}."""
 
-    source: Term
-    target: Term
+    source: GraphTerm
+    target: GraphTerm
     leaves: tuple[str, ...]
     forms: dict[tuple[str, ...], Substitution | None]
 
@@ -57,19 +57,21 @@ class Rule:
         return self.forms[names]
 
 
-def most_general(source: Term, target: Term, names: Mapping[str, str], seed: int) -> Substitution | None:
+def most_general(
+    source: GraphTerm, target: GraphTerm, names: Mapping[str, str], seed: int
+) -> Substitution | None:
     """The verified substitution for the most general shapes, or for those where sums that are equal have
     equal parts; None where both are refused. ``names``: {leaf: the name of its kind}."""
     for paired in (False, True):
         try:
             return verified(general(source, target, names, paired=paired), seed)
-        except (Undefined, Refused):
+        except (Undefined, SubstitutionRefused):
             continue
     return None
 
 
 @dataclass
-class Known:
+class KnownRules:
     """Rules that are kept, by the operator at the root of what they replace. ``most_steps``: how many of them
     may follow each other; ``most_terms``: how many terms are looked at from either side; ``larger``: how many
     operators more than both sides these may have."""
@@ -78,8 +80,8 @@ class Known:
     most_steps: int = 4
     most_terms: int = 400
     larger: int = 1
-    rules: dict[tuple[Term, Term], Rule] = field(default_factory=dict)
-    _by_root: dict[str, list[tuple[Term, Term, Rule]]] = field(default_factory=dict)
+    rules: dict[tuple[GraphTerm, GraphTerm], Rule] = field(default_factory=dict)
+    _by_root: dict[str, list[tuple[GraphTerm, GraphTerm, Rule]]] = field(default_factory=dict)
 
     def add(self, s: Substitution) -> None:
         """Keep one more."""
@@ -94,7 +96,7 @@ class Known:
         del self.rules[rule.source, rule.target]
         self._by_root = {h: [x for x in every if x[2] is not rule] for h, every in self._by_root.items()}
 
-    def neighbours(self, t: Term, most: int, kinds: Mapping[str, Kind]) -> Iterator[Term]:
+    def neighbours(self, t: GraphTerm, most: int, kinds: Mapping[str, TensorKind]) -> Iterator[GraphTerm]:
         """The terms that one rule makes of a term, with at most so many operators. ``kinds``: of its
         leaves."""
         for way, part in places(t):
@@ -104,7 +106,7 @@ class Known:
                     if operators(made) <= most and self._holds(rule, bound, kinds):
                         yield made
 
-    def _holds(self, rule: Rule, bound: Bound, kinds: Mapping[str, Kind]) -> bool:
+    def _holds(self, rule: Rule, bound: Bound, kinds: Mapping[str, TensorKind]) -> bool:
         try:
             names = tuple(name_of(kind_of(bound[leaf], kinds, Equations())) for leaf in rule.leaves)
         except (Undefined, KeyError):  # a leaf that the other side has alone
@@ -136,13 +138,13 @@ class Known:
         return False
 
 
-def sorted_term(t: Term) -> Term:
+def sorted_term(t: GraphTerm) -> GraphTerm:
     """The term with operands that may be swapped in one order."""
     args = tuple(map(sorted_term, t.args))
-    return Term(t.head, tuple(sorted(args)) if args and OPERATORS[t.head].commutes else args)
+    return GraphTerm(t.head, tuple(sorted(args)) if args and OPERATORS[t.head].commutes else args)
 
 
-def _is_defined(t: Term, kinds: Mapping[str, Kind]) -> bool:
+def _is_defined(t: GraphTerm, kinds: Mapping[str, TensorKind]) -> bool:
     try:
         defined(t, kinds)
     except (Undefined, KeyError):  # a leaf that neither side has

@@ -13,16 +13,16 @@ from schedules import te
 from schedules.errors import WorkloadError
 from schedules.graph.edit import in_topological_order, remade
 from schedules.graph.graph import Array, Graph
-from schedules.substitutions.operators import OPERATORS, Kind, kind_of, part_of
+from schedules.substitutions.operators import OPERATORS, TensorKind, kind_of, part_of
 from schedules.substitutions.rules import Substitution
 from schedules.substitutions.sizes import Numbers
 from schedules.substitutions.stages import Reading, fitted, named, readings
-from schedules.substitutions.terms import Term, nodes
+from schedules.substitutions.terms import GraphTerm, nodes
 from schedules.te.compute_dag import Stage, Tensor
 from schedules.te.unique import Taken
 
 # {leaf: (the tensor that it is, its kind)}
-Bound = Mapping[str, tuple[str, Kind]]
+Bound = Mapping[str, tuple[str, TensorKind]]
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,13 @@ class Substitute:
     @cached_property
     def rules(self) -> tuple[tuple[Substitution, ...], ...]:
         """The substitutions of the same two terms, which differ in the kinds of their leaves, together."""
-        found: dict[tuple[Term, Term], list[Substitution]] = {}
+        found: dict[tuple[GraphTerm, GraphTerm], list[Substitution]] = {}
         for s in self.substitutions:
             found.setdefault((s.source, s.target), []).append(s)
         return tuple(map(tuple, found.values()))
 
     @cached_property
-    def _ways(self) -> tuple[tuple[int, bool, Term, Term], ...]:
+    def _ways(self) -> tuple[tuple[int, bool, GraphTerm, GraphTerm], ...]:
         """(number, backwards, what is replaced, by what), for terms with an operator."""
         both = []
         for n, (s, *_) in enumerate(self.rules):
@@ -111,7 +111,7 @@ class _Reader:
         return self._read[name]
 
     def every(
-        self, pattern: Term, forms: Sequence[Substitution], only: Sequence[str] | None = None
+        self, pattern: GraphTerm, forms: Sequence[Substitution], only: Sequence[str] | None = None
     ) -> Iterator[tuple[tuple[str, ...], Bound]]:
         """(stages, leaves) of every place of a pattern. ``only``: at these stages."""
         for name in self.stages:
@@ -123,7 +123,7 @@ class _Reader:
             yield from self._joined(pattern, forms, only)
 
     def _joined(
-        self, pattern: Term, forms: Sequence[Substitution], only: Sequence[str] | None
+        self, pattern: GraphTerm, forms: Sequence[Substitution], only: Sequence[str] | None
     ) -> Iterator[tuple[tuple[str, ...], Bound]]:
         """Two stages that nobody joins, in their order: of one leaf at least, and neither made of the
         other."""
@@ -146,7 +146,9 @@ class _Reader:
                     if any(_fits(s, both) for s in forms):
                         yield (name, other), both
 
-    def _matches(self, pattern: Term, tensor: str, kind: Kind | None, bound: Bound) -> Iterator[Bound]:
+    def _matches(
+        self, pattern: GraphTerm, tensor: str, kind: TensorKind | None, bound: Bound
+    ) -> Iterator[Bound]:
         if not pattern.args:
             if kind is not None and bound.get(pattern.head, (tensor, kind)) == (tensor, kind):
                 yield {**bound, pattern.head: (tensor, kind)}
@@ -156,7 +158,7 @@ class _Reader:
                 yield from self._operands(pattern.args, r.tensors, r.kinds, bound)
 
     def _operands(
-        self, patterns: Sequence[Term], tensors: Sequence[str], kinds: Sequence[Kind], bound: Bound
+        self, patterns: Sequence[GraphTerm], tensors: Sequence[str], kinds: Sequence[TensorKind], bound: Bound
     ) -> Iterator[Bound]:
         if not patterns:
             yield bound
@@ -174,7 +176,7 @@ class _Reader:
         return self._above[tensor]
 
 
-def _leaves(t: Term) -> list[str]:
+def _leaves(t: GraphTerm) -> list[str]:
     return [x.head for x in nodes(t) if not x.args]
 
 
@@ -200,7 +202,7 @@ def _fits(s: Substitution, bound: Bound) -> bool:
     return all(all(x in sizes for x, _ in e.parts) and e.at(sizes) == n for e, n in asked)
 
 
-def _is_same(graph: Graph, stages: Sequence[str], made: Term, bound: Bound) -> bool:
+def _is_same(graph: Graph, stages: Sequence[str], made: GraphTerm, bound: Bound) -> bool:
     """Whether the place would be replaced by what stands there, as where two equal operands are swapped."""
     if len(stages) > 1 or not made.args or any(a.args for a in made.args):
         return False
@@ -213,12 +215,14 @@ def _is_same(graph: Graph, stages: Sequence[str], made: Term, bound: Bound) -> b
     )
 
 
-def _replaced(graph: Graph, stages: tuple[str, ...], pattern: Term, made: Term, bound: Bound) -> Graph:
+def _replaced(
+    graph: Graph, stages: tuple[str, ...], pattern: GraphTerm, made: GraphTerm, bound: Bound
+) -> Graph:
     own = graph.dag.tensors
     dtype = own[stages[0]].dtype
     taken = Taken(own)
     kinds = {leaf: kind for leaf, (_, kind) in bound.items()}
-    names: dict[Term, str] = {Term(leaf): name for leaf, (name, _) in bound.items()}
+    names: dict[GraphTerm, str] = {GraphTerm(leaf): name for leaf, (name, _) in bound.items()}
     shapes = {name: kind.shape for name, kind in bound.values()}  # for which stages are made
     new: list[Stage] = []
     units: dict[str, Array] = {}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from schedules.substitutions.operators import POINT, RANKS, Kind, kind_of
-from schedules.substitutions.sizes import Equations, Extent, Undefined
-from schedules.substitutions.terms import Term, leaves, operators
+from schedules.substitutions.operators import POINT, RANKS, TensorKind, kind_of
+from schedules.substitutions.sizes import Equations, SymbolicExtent, Undefined
+from schedules.substitutions.terms import GraphTerm, leaves, operators
 
 SYMBOLS = "mnkpqrstuvwxyzabcdefghij"
 
@@ -19,13 +19,13 @@ class Substitution:
 
     ``proof``: how it was verified (`schedules.substitutions.verify`), empty where it was not."""
 
-    source: Term
-    target: Term
-    leaves: tuple[tuple[str, Kind], ...]
+    source: GraphTerm
+    target: GraphTerm
+    leaves: tuple[tuple[str, TensorKind], ...]
     proof: str = ""
 
     @property
-    def kinds(self) -> Mapping[str, Kind]:
+    def kinds(self) -> Mapping[str, TensorKind]:
         """{leaf: its kind}."""
         return dict(self.leaves)
 
@@ -50,7 +50,9 @@ class Substitution:
         return f"{self.source} = {self.target}"
 
 
-def general(source: Term, target: Term, names: Mapping[str, str], *, paired: bool = False) -> Substitution:
+def general(
+    source: GraphTerm, target: GraphTerm, names: Mapping[str, str], *, paired: bool = False
+) -> Substitution:
     """The substitution for the most general shapes for which both sides are defined. ``names``: {leaf: the
     name of its kind, or `POINT`}. ``paired``: see `Equations`. Raises `Undefined` where there are none."""
     used = leaves(source)
@@ -63,30 +65,32 @@ def general(source: Term, target: Term, names: Mapping[str, str], *, paired: boo
         raise Undefined(f"one side is a {a.name}, the other a {b.name}")
     for m, n in zip(a.shape, b.shape):
         solver.equal(m, n)
-    letters: dict[str, Extent] = {}
+    letters: dict[str, SymbolicExtent] = {}
     found = []
     for leaf, kind in kinds.items():
         shape = tuple(map(solver.now, kind.shape))
         for e in shape:
             for s, _ in e.parts:
-                letters.setdefault(s, Extent(((SYMBOLS[len(letters)], 1),)))
-        found.append((leaf, Kind(kind.name, tuple(e.put(letters) for e in shape))))
+                letters.setdefault(s, SymbolicExtent(((SYMBOLS[len(letters)], 1),)))
+        found.append((leaf, TensorKind(kind.name, tuple(e.put(letters) for e in shape))))
     return Substitution(source, target, tuple(found))
 
 
-def _free(leaf: str, name: str) -> Kind:
+def _free(leaf: str, name: str) -> TensorKind:
     """The kind of a leaf with a symbol for each axis."""
     kind = "kernel" if name == POINT else name
-    shape = [Extent(((f"{kind}.{leaf}.{d}", 1),)) for d in range(RANKS[kind])]
-    return Kind(kind, (*shape[:2], Extent((), 1), Extent((), 1)) if name == POINT else tuple(shape))
+    shape = [SymbolicExtent(((f"{kind}.{leaf}.{d}", 1),)) for d in range(RANKS[kind])]
+    return TensorKind(
+        kind, (*shape[:2], SymbolicExtent((), 1), SymbolicExtent((), 1)) if name == POINT else tuple(shape)
+    )
 
 
-def name_of(kind: Kind) -> str:
+def name_of(kind: TensorKind) -> str:
     """The name of a kind, `POINT` for kernels of 1 x 1."""
-    return POINT if kind.name == "kernel" and kind.shape[2:] == (Extent((), 1),) * 2 else kind.name
+    return POINT if kind.name == "kernel" and kind.shape[2:] == (SymbolicExtent((), 1),) * 2 else kind.name
 
 
-def defined(t: Term, kinds: Mapping[str, Kind]) -> Kind:
+def defined(t: GraphTerm, kinds: Mapping[str, TensorKind]) -> TensorKind:
     """The kind of a term, for symbols as they are. Raises `Undefined` where a symbol would have to be
     another."""
     solver = Equations()

@@ -15,7 +15,7 @@ from schedules.errors import WorkloadError
 from schedules.expr import Binary, Expr, Load, Select
 from schedules.graph.edit import simplified, without_names
 from schedules.loads import with_loads
-from schedules.substitutions.operators import OPERATORS, RANKS, Kind, Operator
+from schedules.substitutions.operators import OPERATORS, RANKS, TensorKind, TermOperator
 from schedules.substitutions.sizes import Numbers, Undefined
 from schedules.te.compute_dag import Axis, Stage, Tensor
 from schedules.te.extent import is_open
@@ -31,8 +31,8 @@ class Reading(NamedTuple):
 
     operator: str
     tensors: tuple[str, ...]
-    kinds: tuple[Kind, ...]
-    kind: Kind
+    kinds: tuple[TensorKind, ...]
+    kind: TensorKind
 
 
 def readings(s: Stage, tensors: Mapping[str, Tensor]) -> tuple[Reading, ...]:
@@ -56,18 +56,18 @@ def readings(s: Stage, tensors: Mapping[str, Tensor]) -> tuple[Reading, ...]:
     return tuple(found)
 
 
-def kinds_of(shape: Shape) -> tuple[Kind, ...]:
+def kinds_of(shape: Shape) -> tuple[TensorKind, ...]:
     """What a tensor of a shape may be."""
-    found = [Kind(name, shape) for name, rank in RANKS.items() if rank == len(shape)]
+    found = [TensorKind(name, shape) for name, rank in RANKS.items() if rank == len(shape)]
     long = without_ones(shape)
     if len(shape) > 2 and len(long) == 2:
-        found.append(Kind("matrix", long))
+        found.append(TensorKind("matrix", long))
     if len(shape) > 1 and len(long) == 1:
-        found += [Kind("row", long), Kind("column", long)]
+        found += [TensorKind("row", long), TensorKind("column", long)]
     if len(shape) == 3:
-        found.append(Kind("image", (1, *shape)))
+        found.append(TensorKind("image", (1, *shape)))
     if len(shape) == 2:
-        found.append(Kind("kernel", (*shape, 1, 1)))
+        found.append(TensorKind("kernel", (*shape, 1, 1)))
     return tuple(found)
 
 
@@ -76,7 +76,7 @@ def without_ones(shape: Shape) -> Shape:
     return tuple(n for n in shape if n != 1)
 
 
-def _operands(o: Operator, reads: list[str]) -> Iterator[tuple[str, ...]]:
+def _operands(o: TermOperator, reads: list[str]) -> Iterator[tuple[str, ...]]:
     if o.arity == len(reads) == 1:
         yield (reads[0],)
     elif o.arity == 2:
@@ -84,13 +84,13 @@ def _operands(o: Operator, reads: list[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _made(
-    o: Operator,
-    kinds: tuple[Kind, ...],
+    o: TermOperator,
+    kinds: tuple[TensorKind, ...],
     s: Stage,
     names: tuple[str, ...],
     tensors: Mapping[str, Tensor],
     own: Any,
-) -> Kind | None:
+) -> TensorKind | None:
     """The kind of the result where the operator makes a stage of this form."""
     try:
         kind = o.kind(Numbers(), *kinds)
@@ -109,7 +109,7 @@ def _made(
     return kind if same else None
 
 
-def stage_of(o: Operator, kinds: tuple[Kind, ...], operands: list[Tensor], name: str) -> Stage:
+def stage_of(o: TermOperator, kinds: tuple[TensorKind, ...], operands: list[Tensor], name: str) -> Stage:
     """The stage of an operator of tensors. Raises `WorkloadError` where it has none."""
     given = {t.name: te.placeholder(t.shape, t.dtype, t.name) for t in operands}
     made = o.stage(kinds, *(given[t.name] for t in operands))

@@ -8,11 +8,11 @@ from functools import lru_cache
 from typing import NamedTuple
 
 
-class Term(NamedTuple):
+class GraphTerm(NamedTuple):
     """A leaf (``args`` empty) by its name, or an operator by its name with its arguments."""
 
     head: str
-    args: tuple[Term, ...] = ()
+    args: tuple[GraphTerm, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.head}({', '.join(map(str, self.args))})" if self.args else self.head
@@ -22,11 +22,11 @@ _TOKEN = re.compile(r"\s*([a-z]\w*|[(),])")
 MOST_NODES = 64  # of a term in a file
 
 
-def parsed(text: str) -> Term:
+def parsed(text: str) -> GraphTerm:
     """The term of its text, such as ``relu(add(a, b))``. Raises ValueError for other text.
 
     >>> parsed("add(a, relu(b))").args[1]
-    Term(head='relu', args=(Term(head='b', args=()),))
+    GraphTerm(head='relu', args=(GraphTerm(head='b', args=()),))
     """
     tokens, at = [], 0
     while at < len(text):
@@ -43,47 +43,47 @@ def parsed(text: str) -> Term:
     return term
 
 
-def _term(tokens: list[str], at: int) -> tuple[Term, int]:
+def _term(tokens: list[str], at: int) -> tuple[GraphTerm, int]:
     if at >= len(tokens) or tokens[at] in "(),":
         raise ValueError("a term ends where a name is expected")
     head, at = tokens[at], at + 1
     if at == len(tokens) or tokens[at] != "(":
-        return Term(head), at
+        return GraphTerm(head), at
     args = []
     while at < len(tokens) and tokens[at] in "(,":
         arg, at = _term(tokens, at + 1)
         args.append(arg)
         if at < len(tokens) and tokens[at] == ")":
-            return Term(head, tuple(args)), at + 1
+            return GraphTerm(head, tuple(args)), at + 1
     raise ValueError("a parenthesis of a term is not closed")
 
 
-def nodes(t: Term) -> Iterator[Term]:
+def nodes(t: GraphTerm) -> Iterator[GraphTerm]:
     """The term and every term inside it, operands first."""
     for a in t.args:
         yield from nodes(a)
     yield t
 
 
-def leaves(t: Term) -> tuple[str, ...]:
+def leaves(t: GraphTerm) -> tuple[str, ...]:
     """The names of its leaves, each once, from left to right."""
     return tuple(dict.fromkeys(x.head for x in nodes(t) if not x.args))
 
 
 @lru_cache(maxsize=1 << 18)
-def operators(t: Term) -> int:
+def operators(t: GraphTerm) -> int:
     """How many different operators are computed: equal parts count once."""
     return len({x for x in nodes(t) if x.args})
 
 
-def substituted(t: Term, by: Mapping[str, Term]) -> Term:
+def substituted(t: GraphTerm, by: Mapping[str, GraphTerm]) -> GraphTerm:
     """The term with terms in place of leaves."""
     if not t.args:
         return by.get(t.head, t)
-    return Term(t.head, tuple(substituted(a, by) for a in t.args))
+    return GraphTerm(t.head, tuple(substituted(a, by) for a in t.args))
 
 
-def places(t: Term) -> Iterator[tuple[tuple[int, ...], Term]]:
+def places(t: GraphTerm) -> Iterator[tuple[tuple[int, ...], GraphTerm]]:
     """Every operator of a term with the way to it: numbers of arguments from the root."""
     if t.args:
         yield (), t
@@ -92,10 +92,10 @@ def places(t: Term) -> Iterator[tuple[tuple[int, ...], Term]]:
             yield (n, *way), x
 
 
-def replaced(t: Term, way: tuple[int, ...], by: Term) -> Term:
+def replaced(t: GraphTerm, way: tuple[int, ...], by: GraphTerm) -> GraphTerm:
     """The term with the part at the end of a way replaced."""
     if not way:
         return by
     args = list(t.args)
     args[way[0]] = replaced(args[way[0]], way[1:], by)
-    return Term(t.head, tuple(args))
+    return GraphTerm(t.head, tuple(args))

@@ -25,14 +25,14 @@ from schedules.substitutions.operators import (
     NUMBERS,
     OPERATORS,
     Arithmetic,
-    Kind,
+    TensorKind,
     fractions,
     kind_of,
     value_of,
 )
 from schedules.substitutions.rules import Substitution, defined
 from schedules.substitutions.sizes import Numbers, Undefined
-from schedules.substitutions.terms import Term, nodes
+from schedules.substitutions.terms import GraphTerm, nodes
 
 Array = NDArray[Any]
 PROOFS = ("operations", "polynomials", "tests")
@@ -44,19 +44,19 @@ DTYPES = ("float32", "float64", "int32")
 EXTREMES = (0.0, -0.0, 1e30, -1e30, float("inf"), float("-inf"), float("nan"), 1.0)
 
 
-class Refused(ValueError):
+class SubstitutionRefused(ValueError):
     """A substitution that was not verified."""
 
 
 def verified(s: Substitution, seed: int = 0) -> Substitution:
-    """The substitution with its proof. Raises `Refused` with the reason.
+    """The substitution with its proof. Raises `SubstitutionRefused` with the reason.
 
     >>> wrong = general(parsed("product(a, b)"), parsed("product(b, a)"), {"a": "matrix", "b": "matrix"})
     >>> verified(wrong)
     Traceback (most recent call last):
         ...
-    schedules.substitutions.verify.Refused: product(a, b) = product(b, a): element (0, 0) differs at m=2
-    """
+    schedules.substitutions.verify.SubstitutionRefused: product(a, b) = product(b, a): element (0, 0) differs
+    at m=2 """
     _check_kinds(s)
     rng = np.random.default_rng(seed)
     for n, sizes in enumerate(_drawn(s, rng, TESTS, most=5)):
@@ -70,7 +70,7 @@ def verified(s: Substitution, seed: int = 0) -> Substitution:
         proved = False
     if not proved:
         if not _has_maximum(s):
-            raise Refused(f"{s}: the polynomials of both sides differ")
+            raise SubstitutionRefused(f"{s}: the polynomials of both sides differ")
         for n, sizes in enumerate(_drawn(s, rng, HARD_TESTS, most=3)):
             _compare_numbers(s, sizes, np.random.default_rng((seed, 1, n)), hard=True)
     _run(s, rng, exact)
@@ -87,10 +87,10 @@ def _check_kinds(s: Substitution) -> None:
     try:
         a, b = (defined(t, kinds) for t in (s.source, s.target))
     except (Undefined, KeyError) as err:
-        raise Refused(f"{s}: {err}") from None
+        raise SubstitutionRefused(f"{s}: {err}") from None
     if a != b:
         words = (f"{k.name}[{', '.join(map(str, k.shape))}]" for k in (a, b))
-        raise Refused(f"{s}: the sides are {' and '.join(words)}")
+        raise SubstitutionRefused(f"{s}: the sides are {' and '.join(words)}")
 
 
 def _drawn(
@@ -104,7 +104,7 @@ def _drawn(
         if found == count:
             return
         sizes = {x: 2 if n == 0 else int(rng.integers(1, most + 1)) for x in symbols}
-        kinds = {leaf: Kind(k.name, tuple(e.at(sizes) for e in k.shape)) for leaf, k in s.leaves}
+        kinds = {leaf: TensorKind(k.name, tuple(e.at(sizes) for e in k.shape)) for leaf, k in s.leaves}
         if any(x < 1 for k in kinds.values() for x in k.shape):
             continue
         if any(prod(k.shape) > elements for k in kinds.values()):
@@ -117,11 +117,11 @@ def _drawn(
         found += 1
         yield sizes
     if not found:
-        raise Refused(f"{s}: it is defined for no small shape")
+        raise SubstitutionRefused(f"{s}: it is defined for no small shape")
 
 
-def _at(s: Substitution, sizes: Mapping[str, int]) -> dict[str, Kind]:
-    return {leaf: Kind(k.name, tuple(e.at(sizes) for e in k.shape)) for leaf, k in s.leaves}
+def _at(s: Substitution, sizes: Mapping[str, int]) -> dict[str, TensorKind]:
+    return {leaf: TensorKind(k.name, tuple(e.at(sizes) for e in k.shape)) for leaf, k in s.leaves}
 
 
 def _words(sizes: Mapping[str, int]) -> str:
@@ -143,12 +143,12 @@ def _compare_numbers(
     try:
         a, b = (value_of(t, kinds, values, NUMBERS) for t in (s.source, s.target))
     except Undefined as err:
-        raise Refused(f"{s}: {err} at {_words(sizes)}") from None
+        raise SubstitutionRefused(f"{s}: {err} at {_words(sizes)}") from None
     if a.shape != b.shape:
-        raise Refused(f"{s}: shapes {a.shape} and {b.shape} at {_words(sizes)}")
+        raise SubstitutionRefused(f"{s}: shapes {a.shape} and {b.shape} at {_words(sizes)}")
     if not np.array_equal(a, b):
         place = tuple(map(int, np.argwhere(a != b)[0]))
-        raise Refused(f"{s}: element {place} differs at {_words(sizes)}")
+        raise SubstitutionRefused(f"{s}: element {place} differs at {_words(sizes)}")
 
 
 def _same_form(s: Substitution, sizes: Mapping[str, int], r: Arithmetic) -> bool:
@@ -164,11 +164,11 @@ def _same_form(s: Substitution, sizes: Mapping[str, int], r: Arithmetic) -> bool
 # -- the project's evaluator ----------------------------------------------------------------------------
 
 
-def expression(t: Term, kinds: Mapping[str, Kind], tensors: Mapping[str, te.Tensor]) -> te.Tensor:
+def expression(t: GraphTerm, kinds: Mapping[str, TensorKind], tensors: Mapping[str, te.Tensor]) -> te.Tensor:
     """A term as stages of `te`, of tensors in place of its leaves."""
-    done: dict[Term, tuple[Kind, te.Tensor]] = {}
+    done: dict[GraphTerm, tuple[TensorKind, te.Tensor]] = {}
 
-    def visit(x: Term) -> tuple[Kind, te.Tensor]:
+    def visit(x: GraphTerm) -> tuple[TensorKind, te.Tensor]:
         if x not in done:
             if not x.args:
                 done[x] = kinds[x.head], tensors[x.head]
@@ -182,7 +182,7 @@ def expression(t: Term, kinds: Mapping[str, Kind], tensors: Mapping[str, te.Tens
     return visit(t)[1]
 
 
-def _evaluated(t: Term, kinds: Mapping[str, Kind], values: Mapping[str, Array]) -> Array:
+def _evaluated(t: GraphTerm, kinds: Mapping[str, TensorKind], values: Mapping[str, Array]) -> Array:
     dtype = str(next(iter(values.values())).dtype)
     tensors = {leaf: te.placeholder(k.shape, dtype, leaf) for leaf, k in kinds.items()}
     made = expression(t, kinds, tensors)
@@ -205,7 +205,9 @@ def _run(s: Substitution, rng: np.random.Generator, exact: bool) -> None:
             _equal_runs(s, kinds, odd, f"infinities, NaN and zeros at {_words(sizes)}")
 
 
-def _equal_runs(s: Substitution, kinds: Mapping[str, Kind], values: Mapping[str, Array], where: str) -> None:
+def _equal_runs(
+    s: Substitution, kinds: Mapping[str, TensorKind], values: Mapping[str, Array], where: str
+) -> None:
     a, b = (_evaluated(t, kinds, values) for t in (s.source, s.target))
     if not np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
-        raise Refused(f"{s}: the evaluator's results differ in {where}")
+        raise SubstitutionRefused(f"{s}: the evaluator's results differ in {where}")

@@ -10,8 +10,8 @@ import pytest
 from schedules.documents import Malformed
 from schedules.substitutions.document import from_json, to_json
 from schedules.substitutions.enumeration import SUMS
-from schedules.substitutions.generation import Generated, generate
-from schedules.substitutions.sizes import Equations, Extent, Undefined, read_extent
+from schedules.substitutions.generation import GeneratedSubstitutions, generate
+from schedules.substitutions.sizes import Equations, SymbolicExtent, Undefined, read_extent
 from schedules.substitutions.terms import operators, parsed, places, replaced
 
 
@@ -43,8 +43,8 @@ def test_other_text_is_no_extent(text: str) -> None:
         read_extent(text)
 
 
-def _symbol(name: str) -> Extent:
-    return Extent(((name, 1),))
+def _symbol(name: str) -> SymbolicExtent:
+    return SymbolicExtent(((name, 1),))
 
 
 def test_equations_are_solved_for_the_most_general_extents() -> None:
@@ -65,11 +65,11 @@ def test_equations_are_solved_for_the_most_general_extents() -> None:
 
 
 @pytest.fixture(scope="module")
-def found() -> Generated:
+def found() -> GeneratedSubstitutions:
     return generate(2, 0, (SUMS,))
 
 
-def test_the_file_says_what_was_generated(found: Generated) -> None:
+def test_the_file_says_what_was_generated(found: GeneratedSubstitutions) -> None:
     assert found.substitutions
     assert from_json(to_json(found, 1.5)) == found
 
@@ -107,7 +107,9 @@ RULE = ("substitutions", 0)
         ((*RULE, "forms"), [], "forms"),
     ],
 )
-def test_the_door_refuses_what_is_no_substitution(found: Generated, way: Any, value: Any, words: str) -> None:
+def test_the_door_refuses_what_is_no_substitution(
+    found: GeneratedSubstitutions, way: Any, value: Any, words: str
+) -> None:
     text = _change(json.loads(to_json(found, 0)), way, value)
     with pytest.raises(Malformed, match=words):
         from_json(text)

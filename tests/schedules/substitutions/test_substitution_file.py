@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from schedules.graph.graph import Graph
 from schedules.substitutions.document import from_json, to_json
-from schedules.substitutions.generation import Generated, generate
+from schedules.substitutions.generation import GeneratedSubstitutions, generate
 from schedules.substitutions.matching import Substitute
-from schedules.substitutions.operators import OPERATORS, Kind
+from schedules.substitutions.operators import OPERATORS, TensorKind
 from schedules.substitutions.sizes import Numbers, Undefined
 from schedules.substitutions.verify import verified
 
@@ -26,7 +26,7 @@ FILE = Path(__file__).parents[3] / "configs" / "substitutions.json"
 
 
 @lru_cache(maxsize=1)
-def found() -> Generated:
+def found() -> GeneratedSubstitutions:
     return from_json(FILE.read_text(encoding="utf-8"))
 
 
@@ -79,18 +79,18 @@ NAMES = sorted(OPERATORS.keys() - {"unit"})
 
 def random_graph(draw: Any, image: bool) -> Graph:
     b = cases.Builder()
-    known: list[tuple[Kind, Any]] = []
+    known: list[tuple[TensorKind, Any]] = []
     if image:
-        known += [(Kind("image", (1, 2, 5, 4)), b.input(f"x{n}", 1, 2, 5, 4)) for n in range(2)]
+        known += [(TensorKind("image", (1, 2, 5, 4)), b.input(f"x{n}", 1, 2, 5, 4)) for n in range(2)]
         known += [
-            (Kind("kernel", (2, 2, k, k)), b.constant(f"k{k}{n}", 2, 2, k, k))
+            (TensorKind("kernel", (2, 2, k, k)), b.constant(f"k{k}{n}", 2, 2, k, k))
             for n in range(2)
             for k in (1, 3)
         ]
     else:
-        known += [(Kind("matrix", (4, 4)), b.input(f"a{n}", 4, 4)) for n in range(2)]
-        known += [(Kind("matrix", (4, n)), b.constant(f"w{n}", 4, n)) for n in (2, 4, 6)]
-        known += [(Kind("row", (4,)), b.constant("r", 4))]
+        known += [(TensorKind("matrix", (4, 4)), b.input(f"a{n}", 4, 4)) for n in range(2)]
+        known += [(TensorKind("matrix", (4, n)), b.constant(f"w{n}", 4, n)) for n in (2, 4, 6)]
+        known += [(TensorKind("row", (4,)), b.constant("r", 4))]
     made: list[Any] = []
     for _ in range(draw(st.integers(2, 6))):
         o = OPERATORS[draw(st.sampled_from(NAMES))]

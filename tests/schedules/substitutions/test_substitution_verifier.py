@@ -10,11 +10,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from schedules.substitutions.operators import NUMBERS, OPERATORS, Kind, kind_of, value_of
+from schedules.substitutions.operators import NUMBERS, OPERATORS, TensorKind, kind_of, value_of
 from schedules.substitutions.rules import Substitution, general
-from schedules.substitutions.sizes import Extent, Numbers, Undefined
-from schedules.substitutions.terms import Term, leaves, nodes, parsed, places, replaced, substituted
-from schedules.substitutions.verify import Refused, verified
+from schedules.substitutions.sizes import Numbers, SymbolicExtent, Undefined
+from schedules.substitutions.terms import GraphTerm, leaves, nodes, parsed, places, replaced, substituted
+from schedules.substitutions.verify import SubstitutionRefused, verified
 
 KINDS = {
     **dict.fromkeys("abcd", "matrix"), **dict.fromkeys("xy", "image"), **dict.fromkeys("klpq", "kernel"),
@@ -77,22 +77,22 @@ def test_products_are_proved(source: str, target: str, proof: str) -> None:
     ],
 )
 def test_what_differs_is_refused(source: str, target: str, words: str) -> None:
-    with pytest.raises(Refused, match=words):
+    with pytest.raises(SubstitutionRefused, match=words):
         verified(rule(source, target))
 
 
 def test_a_lost_assumption_is_refused_by_what_is_needed() -> None:
     true = rule("first0(join0(a, b))", "a")
     assert [[str(e) for e in k.shape] for _, k in true.leaves] == [["m", "n"], ["m", "n"]]
-    m, n, k = (Extent(((x, 1),)) for x in "mnk")
-    lost = replace(true, leaves=(("a", Kind("matrix", (m, n))), ("b", Kind("matrix", (k, n)))))
-    with pytest.raises(Refused, match=re.escape("first0(join0(a, b)) needs k = m")):
+    m, n, k = (SymbolicExtent(((x, 1),)) for x in "mnk")
+    lost = replace(true, leaves=(("a", TensorKind("matrix", (m, n))), ("b", TensorKind("matrix", (k, n)))))
+    with pytest.raises(SubstitutionRefused, match=re.escape("first0(join0(a, b)) needs k = m")):
         verified(lost)
 
 
 def test_sums_of_joins_need_equal_parts() -> None:
     texts = "add(product(join1(a, b), c), d)", "add(product(join1(b, a), c), d)"
-    with pytest.raises(Refused):
+    with pytest.raises(SubstitutionRefused):
         verified(rule(*texts))
     texts = "add(join0(a, b), join0(c, d))", "join0(add(a, c), add(b, d))"
     assert verified(rule(*texts, paired=True)).proof == "operations"
@@ -101,23 +101,23 @@ def test_sums_of_joins_need_equal_parts() -> None:
 # -- mutants ----------------------------------------------------------------------------------------------
 
 
-def _swapped(t: Term) -> Iterator[Term]:
+def _swapped(t: GraphTerm) -> Iterator[GraphTerm]:
     for way, x in places(t):
         if len(x.args) == 2:
-            yield replaced(t, way, Term(x.head, x.args[::-1]))
+            yield replaced(t, way, GraphTerm(x.head, x.args[::-1]))
     names = leaves(t)
     for a, b in pairwise(names):
-        yield substituted(t, {a: Term(b), b: Term(a)})
-        yield substituted(t, {a: Term(b)})
+        yield substituted(t, {a: GraphTerm(b), b: GraphTerm(a)})
+        yield substituted(t, {a: GraphTerm(b)})
 
 
-def _other_axis(t: Term) -> Iterator[Term]:
+def _other_axis(t: GraphTerm) -> Iterator[GraphTerm]:
     for way, x in places(t):
         if x.head[-1] in "01":
-            yield replaced(t, way, Term(x.head[:-1] + "10"[int(x.head[-1])], x.args))
+            yield replaced(t, way, GraphTerm(x.head[:-1] + "10"[int(x.head[-1])], x.args))
 
 
-def _other_operator(t: Term) -> Iterator[Term]:
+def _other_operator(t: GraphTerm) -> Iterator[GraphTerm]:
     same = {
         "add": "mul",
         "mul": "top",
@@ -128,7 +128,7 @@ def _other_operator(t: Term) -> Iterator[Term]:
     }
     for way, x in places(t):
         if x.head in same:
-            yield replaced(t, way, Term(same[x.head], x.args))
+            yield replaced(t, way, GraphTerm(same[x.head], x.args))
         if x.head in ("relu", "transpose", "pad"):
             yield replaced(t, way, x.args[0])
 
@@ -137,8 +137,8 @@ def _without_assumption(s: Substitution) -> Iterator[Substitution]:
     """One axis of a leaf gets a symbol of its own, where it had that of another axis."""
     for n, (leaf, kind) in enumerate(s.leaves):
         for d in range(len(kind.shape)):
-            shape = (*kind.shape[:d], Extent((("z", 1),)), *kind.shape[d + 1 :])
-            yield replace(s, leaves=(*s.leaves[:n], (leaf, Kind(kind.name, shape)), *s.leaves[n + 1 :]))
+            shape = (*kind.shape[:d], SymbolicExtent((("z", 1),)), *kind.shape[d + 1 :])
+            yield replace(s, leaves=(*s.leaves[:n], (leaf, TensorKind(kind.name, shape)), *s.leaves[n + 1 :]))
 
 
 def _is_true(s: Substitution) -> bool:
@@ -150,7 +150,7 @@ def _is_true(s: Substitution) -> bool:
         for x in symbols:  # kernels are smaller than images
             if all(k.name == "kernel" for _, k in s.leaves if any(x in dict(e.parts) for e in k.shape[2:])):
                 sizes[x] = 3 if first == 6 else 2
-        kinds = {leaf: Kind(k.name, tuple(e.at(sizes) for e in k.shape)) for leaf, k in s.leaves}
+        kinds = {leaf: TensorKind(k.name, tuple(e.at(sizes) for e in k.shape)) for leaf, k in s.leaves}
         values = {
             x: rng.integers(1, 99, k.shape) * rng.choice((-1, 1), k.shape) / 64 for x, k in kinds.items()
         }
@@ -182,7 +182,7 @@ def test_two_hundred_mutants_are_refused() -> None:
     every = mutants()
     assert len(every) >= 200
     for s in every:
-        with pytest.raises(Refused):
+        with pytest.raises(SubstitutionRefused):
             verified(s)
 
 
@@ -204,5 +204,5 @@ def test_operators_of_the_list_are_all_verified() -> None:
     ],
 )
 def test_rare_differences_of_maxima_are_found(source: str, target: str) -> None:
-    with pytest.raises(Refused, match="differs at"):
+    with pytest.raises(SubstitutionRefused, match="differs at"):
         verified(rule(source, target))
