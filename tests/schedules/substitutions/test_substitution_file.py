@@ -105,8 +105,9 @@ def random_graph(draw: Any, image: bool) -> Graph:
             made.append(tensor)
             break
     last = made or [OPERATORS["relu"].stage([known[0][0]], known[0][1])]
+    last = list(dict.fromkeys(last[-2:]))
     b.inputs = [t for t in b.inputs if any(t in _reached(x) for x in last)]
-    return b.graph(*dict.fromkeys(last[-2:]))
+    return b.graph(*last)
 
 
 def _reached(t: Any) -> set[Any]:
