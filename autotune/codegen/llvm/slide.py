@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from autotune.codegen.llvm.scope import Scope, Scopes
 
+_BITS = {"double": "i64", "float": "i32", "half": "i16", "bfloat": "i16"}
 _LOAD = re.compile(r"  (%\w+) = load <(\d+) x (\w+)>, ptr (%\w+), align (\d+)")
 
 
@@ -42,7 +43,8 @@ class _Row:
 
     @property
     def kind(self) -> str:
-        return f"<{self.lanes} x {self.element}>"
+        """Lanes as integers, which x86 picks out of two vectors by an instruction of its own (valign)."""
+        return f"<{self.lanes} x {_BITS.get(self.element, self.element)}>"
 
     def parts(self) -> Iterator[_Row]:
         """The loads that are further apart than a vector is long, as those of rows above each other."""
@@ -53,6 +55,11 @@ class _Row:
                 part = {}
             part[at] = self.loads[at]
         yield replace(self, loads=part)
+
+    @property
+    def vector(self) -> str:
+        """The type of what is loaded."""
+        return f"<{self.lanes} x {self.element}>"
 
     @property
     def fresh(self) -> int:
@@ -125,9 +132,10 @@ def _slid(row: _Row, body: Scope, s: Scopes) -> list[Carried]:
         lines = load(high)
         if over:
             low = high - row.lanes
-            lines += [*load(low), f"  {name} = {_picked(kind, have[low], have[high], row.lanes - over)}"]
-        else:
-            lines.append(f"  {name} = bitcast {kind} {have[high]} to {kind}")
+            lines += load(low)
+            found = s.fresh("near")
+            lines.append(f"  {found} = {_picked(kind, have[low], have[high], row.lanes - over)}")
+        lines.append(f"  {name} = bitcast {kind} {found if over else have[high]} to {row.vector}")
         body.lines[n] = "\n".join(lines)
     body.lines += [x for at in places[: len(held)] for x in load(at)]
     first = {at: _before(row, at, s) for at in held}

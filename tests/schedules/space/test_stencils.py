@@ -137,7 +137,7 @@ def test_what_is_read_far_away_has_no_bands() -> None:
 def test_sweeps_share_their_decisions() -> None:
     space = derive(sweeps(interior, 64, 12), host(1))
     k = space.sketches.index("stages=kept")
-    assert space.holes(k) == ("sweep11.vec",)
+    assert space.holes(k) == ("sweep11.rows", "sweep11.vec")
 
 
 @pytest.mark.slow

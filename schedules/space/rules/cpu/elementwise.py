@@ -9,9 +9,11 @@ from operator import mul
 from schedules.expr import Var
 from schedules.ir import Block, Nest
 from schedules.ir.nest import reads
+from schedules.space.rules.cpu.neighbours import ROWS, keeps_vectors, near_axes
 from schedules.space.rules.cpu.prefetching import prefetch_blocks, prefetch_vectors
 from schedules.space.rules.patterns import (
     extents,
+    is_chosen_along,
     is_joined_along,
     operands,
     spatial,
@@ -72,7 +74,12 @@ def _tile_axes(d: SketchBuilder, name: str, loops: list[str]) -> None:
     last = vector_axis(b)
     along = {v for x in operands(b) for v in unit_stride_vars(d.s.nest, x)} - {last}
     across = [v for v in axes if v in along and n[v] > 1]
-    joined = last is not None and not across and is_joined_along(b, last)
+    near = set() if across else near_axes(b)
+    joined = {v for v in near if is_chosen_along(b, v)}
+    if last is not None and not across and is_joined_along(b, last):
+        joined.add(last)
+    above = axes[axes.index(last) - 1] if last in axes[1:] and not across else None
+    cut: list[str] = []  # loops whose iterations at the border are apart
     whole: list[str] = []
     outer: list[str] = []
     middle: list[str] = []
@@ -85,16 +92,28 @@ def _tile_axes(d: SketchBuilder, name: str, loops: list[str]) -> None:
         elif axis in across:
             rows = [r for r in (1, 2, 4, 8, 16) if r <= n[axis]]
             tile, least = d.choice(f"{name}.rows", rows), min(w, n[axis])
+        elif axis == above and axis in near and (sizes := [k for k in ROWS if 2 * k <= n[axis]])[1:]:
+            o, i = d.s.split(loop, (None, d.choice(f"{name}.rows", sizes)))
+            most[o] = n[axis]
+            whole.append(o)
+            inner.append(i)
+            cut.append(o)
+            continue
         else:
             whole.append(loop)
             most[loop] = n[axis]
+            cut += [loop] if axis in joined else []
             continue
         if across:
             blocks = [k for k in BLOCKS if k * least <= n[axis]] or [1]
             o, m, i = d.s.split(loop, (None, d.choice(f"{name}.{axis}.block", blocks), tile), "shift")
             middle.append(m)
         else:
-            o, i = d.s.split(loop, (None, tile), "guard" if joined else "shift")
+            sliding = axis == last and keeps_vectors(d, d.s.nest, b, axis, near)
+            o, i = d.s.split(loop, (None, tile), "guard" if sliding or axis in joined else "shift")
+            if sliding:
+                d.s.annotate(o, "slide", 1)
+            cut += [o] if sliding or axis in joined else []
         most[o] = n[axis] // least
         outer.append(o)
         inner.append(i)
@@ -110,7 +129,8 @@ def _tile_axes(d: SketchBuilder, name: str, loops: list[str]) -> None:
         count = list(accumulate((most[v] for v in outer), mul))
         take = 1 + sum(c < 16 * d.threads for c in count[:-1])
         d.parallel(*outer[:take])
-    if joined and take < len(outer):  # loops around each array, not selects within one
-        d.s.partition(outer[-1])
+    for loop in cut:  # loops around each array and each side of a border, not selects within one
+        if loop in outer[take:] or (near and take == 1):
+            d.s.partition(loop)
     if across and take < len(outer):
         prefetch_blocks(d, outer[-1], name)
