@@ -105,8 +105,8 @@ def _rows(body: Scope, counter: str) -> Iterable[_Row]:
             continue
         pointer, offset = apart.get(m[4], (m[4], 0))
         if pointer in moving:
-            start, by = moving[pointer]
-            new = _Row(pointer, start, by, int(m[2]), m[3], m[5])
+            start, step = moving[pointer]
+            new = _Row(pointer, start, step, int(m[2]), m[3], m[5])
             rows.setdefault((pointer, m[2], m[3]), new).loads[offset] = n, m[1]
     return rows.values()
 

@@ -1,4 +1,4 @@
-"""Vectors that the next iteration of a loop reads again stay in registers: right, and nothing else is read."""
+"""Vectors that the next iteration reads again stay in registers: right, and nothing else is read."""
 
 from __future__ import annotations
 
