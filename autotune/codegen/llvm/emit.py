@@ -19,6 +19,7 @@ from autotune.codegen.llvm.expr import CodegenError
 from autotune.codegen.llvm.held import HeldResults
 from autotune.codegen.llvm.room import room
 from autotune.codegen.llvm.scope import Scope, Scopes
+from autotune.codegen.llvm.slide import Carried, slide
 from autotune.codegen.llvm.store import Stores
 from autotune.codegen.llvm.stream import FENCE, STREAM_ALIGN, forks
 from autotune.codegen.llvm.types import LLVM_TYPE, Value, in_memory
@@ -366,6 +367,9 @@ class _Function:
         self.stmt(s.body)
         del self.x.env[s.var]
         body = self.s.stack.pop()
+        slid: list[Carried] = []
+        if ("slide", 1) in s.annotations and known is not None and body.label == head:
+            slid = slide(body, var, self.s)
         before = self.s.top.label
         if known is None:
             enter = self.s.emit(f"icmp sgt i64 {extent.ref}, 0")
@@ -380,6 +384,8 @@ class _Function:
         out.append(f"  {var} = phi i64 [ {first}, %{before} ], [ {after}, %{body.label} ]")
         for ptr, start, _, _ in body.pointers:
             out.append(f"  {ptr} = phi ptr [ {start}, %{before} ], [ {ptr}.next, %{body.label} ]")
+        for c in slid:
+            out.append(f"  {c.name} = phi {c.kind} [ {c.first}, %{before} ], [ {c.after}, %{body.label} ]")
         out.extend(body.lines)
         for ptr, _, elem, by in body.pointers:
             out.append(f"  {ptr}.next = getelementptr {elem}, ptr {ptr}, i64 {by}")
