@@ -48,12 +48,9 @@ from schedules.ir.exprs import substitute
 from schedules.ir.strides import elements, known_strides
 from schedules.model import LINE, Target
 
-# Largest intermediate buffer on the stack (bytes); small ones end up in registers.
-STACK_BYTES = 16384
-# Most bytes of such buffers in a function, copies of unrolled loops included.
-MOST_STACK_BYTES = 1 << 18
-# Alignment of buffers (bytes).
-ALIGN = 64
+# Bytes: the largest intermediate buffer on the stack, where small ones end up in registers; most of such
+# buffers in a function, copies of unrolled loops included; the alignment of buffers.
+STACK_BYTES, MOST_STACK_BYTES, ALIGN = 16384, 1 << 18, 64
 
 
 @dataclass(frozen=True, slots=True)
