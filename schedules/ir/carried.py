@@ -59,6 +59,12 @@ def late_read(nest: Nest, buffers: Collection[str]) -> str:
     return ""
 
 
+def comes_after(nest: Nest, r: Block, load: Load, guards: Sequence[Expr]) -> bool:
+    """Whether a read of a block, under conditions on its axes, is proved to come after all writes of its
+    element."""
+    return all(_after(nest, w, r, load, guards) for w in writers(nest, load.buffer))
+
+
 def _reads(b: Block, buffer: str) -> Iterator[tuple[Load, tuple[Expr, ...]]]:
     """Reads of a buffer, with the conditions on the block's axes under which they happen."""
     seen = set()

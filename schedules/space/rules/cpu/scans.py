@@ -18,7 +18,8 @@ from math import prod
 from schedules.errors import ScheduleError
 from schedules.expr import Load, Var
 from schedules.ir import Block
-from schedules.ir.nest import readers, reads, vars_bound
+from schedules.ir.nest import find_loop, readers, reads, vars_bound
+from schedules.primitives.compute_ahead import parts
 from schedules.space.rules.cpu.parts_of_steps import in_order, schedule_in_step
 from schedules.space.rules.parts import copy_read, lanes_last
 from schedules.space.rules.patterns import (
@@ -29,7 +30,7 @@ from schedules.space.rules.patterns import (
     spatial,
     unit_stride_vars,
 )
-from schedules.space.sketch_builder import SketchBuilder
+from schedules.space.sketch_builder import SketchBuilder, extent
 from schedules.te.compute_dag import Stage
 from schedules.te.scans import groups
 
@@ -87,6 +88,7 @@ def _schedule_tiles(d: SketchBuilder, s: Stage) -> None:
     lanes_of = [v for v in others if n[v] > 1 and _may_be_lanes(d, b, v)]
     lanes = d.choose(f"{name}.lanes", tuple(reversed(lanes_of))) if lanes_of else ""
     kept = d.choose(f"{name}.in", ("registers", "memory")) if any(w in d.s.nest.params for w in made) else ""
+    ahead = _compute_ahead(d, name, loop[scanned[-1]]) if not lanes else ""
     copy = d.s.cache_write(name, "local") if kept == "registers" else ""
     outer, inner = list[str](), list[str]()
     for v in others:
@@ -111,6 +113,8 @@ def _schedule_tiles(d: SketchBuilder, s: Stage) -> None:
             outer.append(loop[v])
     steps = [loop[v] for v in scanned]
     in_order(d, name, [*outer, *steps, *inner, *([last] if lanes else [])])
+    if ahead:
+        steps[-1:] = _cut_into_tiles(d, name, ahead, steps[-1])
     if lanes and not any(w in d.s.nest.params for w in made):
         lanes_last(d, name, lanes)
     if lanes:
@@ -124,10 +128,32 @@ def _schedule_tiles(d: SketchBuilder, s: Stage) -> None:
             d.s.unroll(i)
     if lanes:
         d.s.vectorize(last)
-    d.s.partition(steps[-1])
+    d.s.partition(steps[-1 - bool(ahead)])
     if outer:
         d.parallel(*outer)
     d.done.add(name)
+
+
+def _compute_ahead(d: SketchBuilder, name: str, step: str) -> str:
+    """Compute what the steps of a loop do not wait for in a block ahead of it, if there is such and it is
+    chosen. Returns the name of the block."""
+    w = d.lanes_of(d.dtype(d.block(name)))
+    if not parts(d.s.nest, name, step) or extent(find_loop(d.s.nest, step)) < w:
+        return ""
+    return d.s.compute_ahead(name, step) if d.choose(f"{name}.ahead", ("tiles", "")) else ""
+
+
+def _cut_into_tiles(d: SketchBuilder, name: str, ahead: str, step: str) -> list[str]:
+    """Tiles of steps: what they do not wait for in vectors, and then one step after another. Returns the loop
+    of tiles, and that of their steps."""
+    w, n = d.lanes_of(d.dtype(d.block(name))), extent(find_loop(d.s.nest, step))
+    tiles, steps = d.s.split(step, (None, d.choice(f"{name}.tile", [w * k for k in VECTORS if w * k <= n])))
+    d.s.compute_at(ahead, tiles)
+    d.s.set_scope(ahead, "local")
+    d.s.vectorize(d.loops(ahead)[-1].var)
+    d.s.unroll(steps)
+    d.done.add(ahead)
+    return [tiles, steps]
 
 
 def _turn_operands(d: SketchBuilder, name: str, lanes: str, scanned: Sequence[str]) -> None:
