@@ -35,7 +35,7 @@ class ComputeAhead(Primitive[str]):
     """Compute the parts of the value of ``block`` that do not wait for iterations of ``loop``, in a block of
     their own ahead of the loop, for all of its iterations.
 
-    Before: ``for j: y[i, j] = y[i, j - 1] * a + (x[i, j] + y[i - 1, j]) * b``. After ``compute_ahead(y, j)``::
+    Before: ``for j: y[i, j] = y[i, j - 1] * a + (x[i, j] + y[i - 1, j]) * b``. After compute_ahead::
 
         for j: y_ahead[i, j] = (x[i, j] + y[i - 1, j]) * b
         for j: y[i, j] = y[i, j - 1] * a + y_ahead[i, j]
@@ -73,7 +73,9 @@ class ComputeAhead(Primitive[str]):
         loop = find_loop(nest, self.loop)
         around = loops_of(nest, self.block)
         if not any(x is loop for x in around):
-            raise self.refused(f"{self.loop} is no loop around it; give one of {_listed(around)}")
+            raise self.refused(
+                f"{self.loop} is no loop around it; those are {', '.join(x.var for x in around)}"
+            )
         if b.reducer is not None:
             raise self.refused("it is a reduction; use it on a block that stores plain values")
         if any(isinstance(x, Loop) and x.kind == "vectorize" for x in loop_path(nest, self.loop)):
@@ -84,8 +86,7 @@ class ComputeAhead(Primitive[str]):
             raise self.refused("a loop around it has an extent that is not known yet; use it before split")
         if not parts(nest, self.block, self.loop):
             raise self.refused(
-                f"every operation of it waits for iterations of {self.loop}, or there is none; leave it as it "
-                "is"
+                f"every operation of it waits for iterations of {self.loop}, or none does; leave it as it is"
             )
 
     def apply(self, nest: Nest) -> Nest:
