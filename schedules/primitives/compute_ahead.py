@@ -52,7 +52,7 @@ class ComputeAhead(Primitive[str]):
     >>> t.compute_ahead("y", "y_j")
     'y_ahead'
     >>> t.loops("y_ahead")
-    ['y_i', 'y_j_ahead']
+    ['y_j_ahead', 'y_i_ahead']
     """
 
     name: ClassVar[str] = "compute_ahead"

@@ -64,14 +64,11 @@ def check_scans(p: Primitive[Any], before: Nest, after: Nest, tensors: frozenset
 def _makes_what_it_reads(nest: Nest, b: Block) -> bool:
     """Whether a block makes, in the loops that it shares with no other, all that it reads of its own tensors:
     along each axis it reads at its own point, or a loop goes over all of the axis."""
-    whole = {
-        at
-        for x in walk(subtree_of(nest, b.name))
-        if isinstance(x, Loop) and (at := whole_axis(b, x)) is not None
-    }
+    loops = [x for x in walk(subtree_of(nest, b.name)) if isinstance(x, Loop)]
+    whole = {Var(b.iters[n].var) for x in loops if (n := whole_axis(b, x)) is not None}
     own = {w.buffer: w.indices for w in b.writes}
     for x in reads(b):
         for i, at in zip(x.indices, own.get(x.buffer, x.indices), strict=True):
-            if i != at and not any(at == Var(b.iters[n].var) for n in whole):
+            if i != at and at not in whole:
                 return False
     return True

@@ -197,7 +197,7 @@ def scans_before(d: SketchBuilder, s: Stage, users: Sequence[str]) -> list[Stage
 def _at_own_points(u: Block, made: set[str], own: set[str], others: Sequence[int]) -> bool:
     """Whether a block reads some tensors at the places of some dimensions at which it makes or reads its
     own."""
-    at = [x.indices for x in (*u.writes, *reads(u)) if x.buffer in own]
+    at = [w.indices for w in u.writes if w.buffer in own] + [x.indices for x in reads(u) if x.buffer in own]
     return all(x.indices[n] == at[0][n] for x in reads(u) if x.buffer in made for n in others)
 
 
