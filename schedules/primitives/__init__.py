@@ -18,6 +18,7 @@ from schedules.primitives.cache_read_offset import CacheReadOffset
 from schedules.primitives.cache_read_part import CacheReadPart
 from schedules.primitives.cache_read_view import CacheReadView
 from schedules.primitives.cache_write import CacheWrite
+from schedules.primitives.compute_ahead import ComputeAhead
 from schedules.primitives.compute_at import ComputeAt
 from schedules.primitives.decompose_reduction import DecomposeReduction
 from schedules.primitives.fuse import Fuse
@@ -99,6 +100,7 @@ class Methods(ABC):
     cache_read_part = _method(CacheReadPart, CacheReadPart)
     cache_read_view = _method(CacheReadView, CacheReadView)
     cache_write = _method(CacheWrite, CacheWrite)
+    compute_ahead = _method(ComputeAhead, ComputeAhead)
     compute_at = _method(ComputeAt, ComputeAt)
     decompose_reduction = _method(DecomposeReduction, DecomposeReduction)
     fuse = _method(Fuse, Fuse.of)

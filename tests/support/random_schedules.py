@@ -21,6 +21,7 @@ from schedules.primitives.cache_read_offset import CacheReadOffset
 from schedules.primitives.cache_read_part import CacheReadPart
 from schedules.primitives.cache_read_view import CacheReadView
 from schedules.primitives.cache_write import CacheWrite
+from schedules.primitives.compute_ahead import ComputeAhead
 from schedules.primitives.compute_at import ComputeAt
 from schedules.primitives.decompose_reduction import DecomposeReduction
 from schedules.primitives.fuse import Fuse
@@ -249,6 +250,7 @@ CHOICES: dict[str, Callable[[Schedule, Random], Primitive]] = {
     "cache_read_part": _cache_read_part,
     "cache_read_view": _cache_read_view,
     "cache_write": lambda s, rng: CacheWrite(_block(s, rng), rng.choice(SCOPES)),
+    "compute_ahead": lambda s, rng: ComputeAhead(_block(s, rng), _loop(s, rng)),
     "compute_at": lambda s, rng: ComputeAt(_block(s, rng), _loop(s, rng)),
     "decompose_reduction": _decompose,
     "fuse": _fuse,

@@ -18,7 +18,8 @@ from schedules.space.rules.cpu.packed_operands import is_streamed
 from schedules.space.rules.cpu.row_blocks import is_product, reads_once_from_memory, schedule_row_blocks
 from schedules.space.rules.cpu.row_parts import rows_outgrow_cache
 from schedules.space.rules.cpu.rows import schedule_rows, split_long_reduction
-from schedules.space.rules.cpu.scans import scan_groups, schedule_scans
+from schedules.space.rules.cpu.scan_tiles import scan_groups
+from schedules.space.rules.cpu.scans import schedule_scans
 from schedules.space.rules.cpu.scatters import made_ahead, schedule_scatter
 from schedules.space.rules.cpu.streaming import stream_outputs
 from schedules.space.rules.cpu.tiling import schedule_tiled

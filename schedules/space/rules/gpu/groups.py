@@ -6,7 +6,7 @@ from schedules.ir import Block
 from schedules.space.rules.alike import schedule_alike
 from schedules.space.rules.cpu.groups import reductions_behind
 from schedules.space.rules.cpu.rows import row_rank
-from schedules.space.rules.cpu.scans import scan_groups
+from schedules.space.rules.cpu.scan_tiles import scan_groups
 from schedules.space.rules.gpu.maps import schedule_map
 from schedules.space.rules.gpu.plain import schedule_plainly
 from schedules.space.rules.gpu.rows import schedule_rows, split_among_blocks

@@ -7,7 +7,7 @@ from registers, which keep the last steps. What other stages read lies in memory
 from __future__ import annotations
 
 from schedules.ir.nest import readers
-from schedules.space.rules.cpu.scans import scan_groups
+from schedules.space.rules.cpu.scan_tiles import scan_groups
 from schedules.space.sketch_builder import SketchBuilder, extent
 from schedules.te.compute_dag import Stage
 
