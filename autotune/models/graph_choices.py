@@ -41,6 +41,11 @@ def usual(graph: Graph) -> Choices:
     return Choices()
 
 
+def looking(graph: Graph) -> Choices:
+    """Every rewrite where it usually is applied; a search is told all places."""
+    return Choices(looks=True)
+
+
 def just(choices: Choices) -> ChoicesOf:
     """These choices, whatever the graph."""
     return lambda graph: choices

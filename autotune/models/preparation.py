@@ -70,10 +70,11 @@ def prepared_programs(model: Model, choose: ChoicesOf = usual) -> list[PreparedM
 
 def cut(graph: Graph, choices: Choices = USUAL) -> tuple[Optimized, tuple[Part, ...]]:
     """(A graph of the same meaning, what runs of it in order)."""
+    from autotune.models.substitutions import known
     from schedules.graph.optimize import optimized
     from schedules.graph.partition import partition
 
-    made = optimized(graph, choices)
+    made = optimized(graph, choices, known)
     return made, partition(made.graph)
 
 

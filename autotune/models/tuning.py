@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from autotune import backends
 from autotune.models import graph_search, graph_tuning, in_place
 from autotune.models.fallback import run_island
-from autotune.models.graph_choices import Rewrites, choices_of, policy, usual
+from autotune.models.graph_choices import Rewrites, choices_of, looking, policy
 from autotune.models.graph_search import Tried
 from autotune.models.in_place import InPlace
 from autotune.models.kept_states import refuse_states
@@ -167,7 +167,7 @@ def tuning_of_model(
     wanted = Asked.of("cpu" if goal is None else goal, None, asked.where)
     here = goal is not None and not goal.grid and asked.options.aim is None
     tries = policy(rewrites) == "measured" and here
-    ready = prepared_programs(model, usual if tries else choices_of(rewrites, wanted, exact))
+    ready = prepared_programs(model, looking if tries else choices_of(rewrites, wanted, exact))
     refuse_states(ready[0].graph.states, goal is not None and bool(goal.grid))
     tasks = tasks_of_programs(ready)
     whole_s = EACH_S * max(len(tasks), 1) if given_s is None else given_s

@@ -12,6 +12,7 @@ from autotune.models.in_place import KEY, context_of
 from autotune.models.model import Model
 from autotune.models.outline import KernelCall, Outline
 from autotune.models.preparation import prepared_programs
+from autotune.models.substitutions import known
 from autotune.models.tasks import tasks_of
 from autotune.report.graph_drawing import Drawing, DrawnNode
 from autotune.run.describing import describe
@@ -205,7 +206,7 @@ def _rewrites(graph: Graph, choices: Choices) -> list[RewrittenGraph]:
     """The graph as imported, and after each rewrite, those that may lose by ``choices``."""
     found = [_stage("imported", "The graph as it was imported.", graph, graph)]
     for rewrite in REWRITES:
-        after = rewritten(rewrite, graph, choices)
+        after = rewritten(rewrite, graph, choices, rules=known)
         found.append(_stage(name_of(rewrite), _first_sentence(rewrite), graph, after))
         graph = after
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from schedules.graph.apart import with_others_apart
 from schedules.graph.biases import add_biases
@@ -25,11 +25,13 @@ from schedules.graph.scale import fold_scales
 from schedules.graph.side_by_side import lie_in_whole, stack_unequal
 from schedules.graph.stack import stack_equal
 from schedules.graph.states import write_in_place
+from schedules.graph.substitute import substitute, substituting
 from schedules.graph.tables import tabulate
 from schedules.graph.units import drop_unit_dimensions
 from schedules.graph.valid_rows import end_with_valid_rows
 from schedules.graph.views import compute_at_views, forward_views
 from schedules.graph.winograd import winograd_2, winograd_4
+from schedules.substitutions.rules import Substitution
 
 # Each keeps the meaning: the evaluator says the same before and after. Those that may lose are a `Rewrite`.
 REWRITES: tuple[Callable[[Graph], Graph], ...] = (
@@ -41,6 +43,7 @@ REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     scale_sums_of_groups,
     fold_constants,
     eliminate_common,
+    substitute,
     forward_views,
     compute_at_views,
     inline_maps,
@@ -68,25 +71,44 @@ REWRITES: tuple[Callable[[Graph], Graph], ...] = (
 MAY_LOSE = {r.name: r for r in REWRITES if isinstance(r, Rewrite)}
 
 
-def optimized(graph: Graph, choices: Choices = USUAL) -> Optimized:
+# Reads the substitutions that are known.
+Rules = Callable[[], Sequence[Substitution]]
+
+
+def no_rules() -> Sequence[Substitution]:
+    """No substitutions."""
+    return ()
+
+
+def optimized(graph: Graph, choices: Choices = USUAL, rules: Rules = no_rules) -> Optimized:
     """A graph after every rewrite of `REWRITES`, those that may lose where ``choices`` say so. They see plain
-    stages only (`schedules.graph.apart`)."""
+    stages only (`schedules.graph.apart`). ``rules``: for `substitute`, asked for where that looks for
+    places."""
     asked: list[AskedPlace] = []
 
     def every(graph: Graph) -> Graph:
         for rewrite in REWRITES:
-            graph = rewritten(rewrite, graph, choices, asked)
+            graph = rewritten(rewrite, graph, choices, asked, rules)
         return graph
 
     return Optimized(with_others_apart(graph, every), tuple(asked))
 
 
 def rewritten(
-    rewrite: Callable[[Graph], Graph], graph: Graph, choices: Choices, asked: list[AskedPlace] | None = None
+    rewrite: Callable[[Graph], Graph],
+    graph: Graph,
+    choices: Choices,
+    asked: list[AskedPlace] | None = None,
+    rules: Rules = no_rules,
 ) -> Graph:
-    """A graph after one rewrite, by ``choices`` if it may lose. ``asked``: is told its places."""
+    """A graph after one rewrite, by ``choices`` if it may lose. ``asked``: is told its places. ``rules``: as
+    of `optimized`."""
     if not isinstance(rewrite, Rewrite):
         return rewrite(graph)
+    if not choices.concern(rewrite):
+        return graph
+    if rewrite is substitute:
+        rewrite = substituting(rules(), choices)
 
     def take(place: RewritePlace) -> bool:
         taken = choices.takes(rewrite, place)

@@ -38,11 +38,13 @@ class Rewrite:
     """A rewrite that may lose. ``run``: a graph, rewritten at those of its places for which it is told to go
     on. It asks once for each place, and its docstring says what it does. ``usual``: whether it is applied
     where nothing was measured. ``exact``: whether the results are as exact as before; otherwise a user can
-    refuse it, whatever was measured."""
+    refuse it, whatever was measured. ``lazy``: no place is usual, and looking for them takes time: it is left
+    out where no choice names one of its places, unless a search looks for them (`Choices.concern`)."""
 
     run: Callable[[Graph, Take], Graph]
     usual: bool = True
     exact: bool = True
+    lazy: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "__name__", self.run.__name__)
@@ -63,10 +65,10 @@ class Rewrite:
 
 
 def may_lose(
-    *, usual: bool = True, exact: bool = True
+    *, usual: bool = True, exact: bool = True, lazy: bool = False
 ) -> Callable[[Callable[[Graph, Take], Graph]], Rewrite]:
     """A decorator: a function is a `Rewrite` of that kind."""
-    return lambda run: Rewrite(run, usual, exact)
+    return lambda run: Rewrite(run, usual, exact, lazy)
 
 
 @dataclass(frozen=True)
@@ -83,13 +85,19 @@ class Choices:
     """Which rewrites that may lose are applied, and where.
 
     ``start``: "usual", as each rewrite says of itself, or "none". ``other``: (name of a rewrite, name of a
-    place) of those that are decided the other way. Names that a graph has not are passed over.
+    place) of those that are decided the other way. Names that a graph has not are passed over. ``looks``:
+    whether a search wants to know all places, those of lazy rewrites too.
 
     Example: ``Choices(other=frozenset({("stack_equal", "q")}))``.
     """
 
     start: Start = "usual"
     other: frozenset[tuple[str, str]] = frozenset()
+    looks: bool = field(default=False, compare=False)
+
+    def concern(self, rewrite: Rewrite) -> bool:
+        """Whether a rewrite must look for its places."""
+        return self.looks or not rewrite.lazy or any(name == rewrite.name for name, _ in self.other)
 
     def takes(self, rewrite: Rewrite, place: RewritePlace) -> bool:
         """Whether a rewrite is applied at a place."""

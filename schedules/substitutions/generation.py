@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -101,9 +101,26 @@ def generate(
 
 def _saves(s: Substitution) -> bool:
     """Whether one side has fewer products, or computes less where kernels are known ahead though it has more
-    operators. A search must see this in one step: what leads there costs more on the way."""
+    operators. A search must see this in one step: what leads there costs more on the way. Where both sides
+    have a leaf twice, that is an instance of what has other leaves there."""
+    if not any(map(_is_linear, (s.source, s.target))):
+        return False
     (a, fewer), (b, less) = (_cost(t, s) for t in (s.source, s.target))
     return a != b or (fewer - less) * (operators(s.source) - operators(s.target)) < 0
+
+
+def _is_linear(t: GraphTerm) -> bool:
+    """Whether no leaf stands twice in a term. Of a unit matrix only the shape is that of its leaf."""
+    every = [leaf for x in _computed(t) for leaf in (a.head for a in x.args if not a.args)]
+    return len(set(every)) == len(every)
+
+
+def _computed(t: GraphTerm) -> Iterator[GraphTerm]:
+    """Every operator inside of a term but units."""
+    if t.args and t.head != "unit":
+        yield t
+        for a in t.args:
+            yield from _computed(a)
 
 
 def _cost(t: GraphTerm, s: Substitution) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,6 +17,7 @@ from schedules.substitutions.operators import OPERATORS, TensorKind, kind_of, pa
 from schedules.substitutions.rules import Substitution
 from schedules.substitutions.sizes import Numbers
 from schedules.substitutions.stages import Reading, fitted, named, readings
+from schedules.substitutions.steps import steps_of
 from schedules.substitutions.terms import GraphTerm, nodes
 from schedules.te.compute_dag import Stage, Tensor
 from schedules.te.unique import Taken
@@ -70,14 +71,17 @@ class Substitute:
                 both.append((n, True, s.target, s.source))
         return tuple(both)
 
-    def places(self, graph: Graph) -> tuple[SubstitutionPlace, ...]:
-        """The places of a graph where one of them applies, in the order of the substitutions."""
+    def places(self, graph: Graph, known: Container[str] | None = None) -> tuple[SubstitutionPlace, ...]:
+        """The places of a graph where one of them applies, in the order of the substitutions. ``known``: of
+        these, those of one root that have fewer steps of sums afterwards, or as many in fewer sums, if nobody
+        else reads what is replaced. What is made of ``known`` tensors alone costs nothing."""
         read = _Reader(graph)
         found = (
             SubstitutionPlace(n, backwards, stages, tuple(sorted((x, t) for x, (t, _) in bound.items())))
             for n, backwards, pattern, made in self._ways
-            for stages, bound in read.every(pattern, self.rules[n])
+            for stages, bound in read.every(pattern, self.rules[n], pairs=known is None)
             if not _is_same(graph, stages, made, bound)
+            and (known is None or _saves(pattern, made, bound, known))
         )
         return tuple(dict.fromkeys(found))
 
@@ -111,15 +115,20 @@ class _Reader:
         return self._read[name]
 
     def every(
-        self, pattern: GraphTerm, forms: Sequence[Substitution], only: Sequence[str] | None = None
+        self,
+        pattern: GraphTerm,
+        forms: Sequence[Substitution],
+        only: Sequence[str] | None = None,
+        pairs: bool = True,
     ) -> Iterator[tuple[tuple[str, ...], Bound]]:
-        """(stages, leaves) of every place of a pattern. ``only``: at these stages."""
+        """(stages, leaves) of every place of a pattern. ``only``: at these stages. ``pairs``: also of two
+        stages that nobody joins."""
         for name in self.stages:
             if only is None or only == (name,):
                 for bound in self._matches(pattern, name, None, {}):
                     if any(_fits(s, bound) for s in forms):
                         yield (name,), bound
-        if pattern.head in ("join0", "join1") and all(a.args for a in pattern.args):
+        if pairs and pattern.head in ("join0", "join1") and all(a.args for a in pattern.args):
             yield from self._joined(pattern, forms, only)
 
     def _joined(
@@ -174,6 +183,13 @@ class _Reader:
             own = frozenset() if stage is None else frozenset({tensor})
             self._above[tensor] = own.union(*map(self.above, reads))
         return self._above[tensor]
+
+
+def _saves(pattern: GraphTerm, made: GraphTerm, bound: Bound, known: Container[str]) -> bool:
+    """Whether a term has fewer steps of sums than a pattern, or as many in fewer sums."""
+    kinds = {leaf: kind for leaf, (_, kind) in bound.items()}
+    ahead = {leaf for leaf, (tensor, _) in bound.items() if tensor in known}
+    return steps_of(made, kinds, ahead) < steps_of(pattern, kinds, ahead)
 
 
 def _leaves(t: GraphTerm) -> list[str]:
