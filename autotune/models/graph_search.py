@@ -92,9 +92,14 @@ def alternatives(
     base: PreparedModel, refused: Callable[[AskedPlace], bool], until: float
 ) -> list[Alternative]:
     """What could be decided the other way, one kind of places at a time, looked for until about ``until``
-    (`time.monotonic`). ``refused``: whether a place must stay as it is."""
+    (`time.monotonic`). Of those that run the same tasks the first is kept; lazy rewrites are the last.
+    ``refused``: whether a place must stay as it is."""
+    from schedules.graph.optimize import MAY_LOSE
+
     found: list[Alternative] = []
-    for places in kinds(a for a in base.asked if not refused(a)):
+    for places in sorted(
+        kinds(a for a in base.asked if not refused(a)), key=lambda k: MAY_LOSE[k[0].rewrite].lazy
+    ):
         if time.monotonic() > until:
             break
         try:
@@ -102,7 +107,7 @@ def alternatives(
         except AutotuneError:
             continue  # that graph cannot be cut
         one = _difference(places, base, other)
-        if one is not None:
+        if one is not None and not any((one.usual, one.other) == (x.usual, x.other) for x in found):
             found.append(one)
     return found
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from schedules.expr import Expr, Load, Var
 from schedules.graph.edit import is_product, remade
 from schedules.graph.graph import Array, Graph
@@ -41,7 +43,9 @@ def turned_back(now: Graph, before: Graph, plain: Graph) -> Graph:
     stages = [own[s.name] if s.name in own and was.get(s.name) == s else s for s in now.dag.stages]
     known = {t.name for t in now.dag.inputs}
     inputs = [*now.dag.inputs, *(t for t in plain.dag.inputs if t.name not in known)]
-    return remade(now, stages, inputs, {**plain.values, **now.values})
+    made = remade(now, stages, inputs, {**plain.values, **now.values})
+    laid = {n: v if n in plain.values else np.ascontiguousarray(v) for n, v in made.values.items()}
+    return replace(made, values=laid)
 
 
 def _transposed(s: Stage, graph: Graph) -> list[str]:
