@@ -17,8 +17,8 @@ from schedules.graph.common import eliminate_common
 from schedules.graph.fold import fold_constants
 from schedules.graph.graph import Graph
 from schedules.graph.rewrite import MOST_TEXT, Choices, Rewrite, RewritePlace, Take, at_each, may_lose
+from schedules.graph.substitution_places import Substitute, SubstitutionPlace
 from schedules.graph.turned import turned, turned_back
-from schedules.substitutions.matching import Substitute, SubstitutionPlace
 from schedules.substitutions.rules import Substitution
 
 # Places of which a search is told, and those that are looked at more closely.

@@ -2,5 +2,5 @@
 
 `terms` are small graphs over the table of `operators`. `sizes` says for which extents they are defined.
 `enumeration` finds terms of equal values, `verify` proves them equal or refuses, `implied` drops what simpler
-ones say. `document` reads and writes the file. `matching` finds the places of a graph, and changes one.
+ones say. `document` reads and writes the file. `schedules.graph.substitution_places` finds them in graphs.
 """

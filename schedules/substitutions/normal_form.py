@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from schedules.substitutions.operators import Arithmetic
+from schedules.substitutions.operators import TermArithmetic
 
 Array = NDArray[Any]
 # {monomial, its atoms sorted: its factor}, as sorted pairs. An atom is a text, or a set of polynomials.
@@ -145,10 +145,10 @@ def _dot(
 def _arithmetic(
     add: Callable[[Any, Any], Any], mul: Callable[[Any, Any], Any], top: Callable[[Any, Any], Any],
     total: Callable[[list[Any]], Any], zero: Any, one: Any,
-) -> Arithmetic:  # fmt: skip
+) -> TermArithmetic:  # fmt: skip
     greatest = _along(lambda row: reduce(top, row))
     many = (_each(add), _each(mul), _each(top), _dot(mul, total), _along(total), greatest)
-    return Arithmetic(*many, whole, zero, one)
+    return TermArithmetic(*many, whole, zero, one)
 
 
 POLYNOMIALS = _arithmetic(lambda a, b: _sum((a, b)), _mul, _top, _sum, ZERO, ONE)

@@ -37,7 +37,7 @@ class TensorKind:
 
 
 @dataclass(frozen=True)
-class Arithmetic:
+class TermArithmetic:
     """How values are computed: of float64, or of objects that stand for expressions."""
 
     add: Callable[[Any, Any], Any]
@@ -63,7 +63,7 @@ def _filled(shape: tuple[int, ...], value: int) -> Array:
     return np.full(shape, float(value))
 
 
-NUMBERS = Arithmetic(np.add, np.multiply, np.maximum, np.matmul, np.sum, np.max, _filled)
+NUMBERS = TermArithmetic(np.add, np.multiply, np.maximum, np.matmul, np.sum, np.max, _filled)
 Shapes = Callable[..., TensorKind]  # (solver, kind of each operand)
 
 
@@ -111,7 +111,7 @@ def _along(x: Array, kind: TensorKind, rank: int) -> Array:
 
 
 def _elementwise(name: str, element: Callable[[Expr, Expr], Expr]) -> TermOperator:
-    def value(r: Arithmetic, kinds: Sequence[TensorKind], a: Array, b: Array) -> Array:
+    def value(r: TermArithmetic, kinds: Sequence[TensorKind], a: Array, b: Array) -> Array:
         rank = max(a.ndim, b.ndim)
         made: Array = getattr(r, name)(_along(a, kinds[0], rank), _along(b, kinds[1], rank))
         return made
@@ -133,7 +133,7 @@ def _same_kind(s: Solver[Any], a: TensorKind) -> TensorKind:
     return a
 
 
-def _relu_value(r: Arithmetic, kinds: Sequence[TensorKind], a: Array) -> Array:
+def _relu_value(r: TermArithmetic, kinds: Sequence[TensorKind], a: Array) -> Array:
     made: Array = r.top(a, r.zero)
     return made
 
@@ -159,7 +159,7 @@ def _product_kind(s: Solver[Any], a: TensorKind, b: TensorKind) -> TensorKind:
     raise _mismatch("product", (a, b))
 
 
-def _product_value(r: Arithmetic, kinds: Sequence[TensorKind], a: Array, b: Array) -> Array:
+def _product_value(r: TermArithmetic, kinds: Sequence[TensorKind], a: Array, b: Array) -> Array:
     made = r.dot(a if a.ndim > 1 else a[None], b if b.ndim > 1 else b[:, None])
     return made if a.ndim == b.ndim else made.reshape(-1)
 
@@ -182,7 +182,7 @@ def _conv_kind(s: Solver[Any], x: TensorKind, k: TensorKind) -> TensorKind:
     return TensorKind("image", (x.shape[0], k.shape[0], *sizes))
 
 
-def _conv_value(r: Arithmetic, kinds: Sequence[TensorKind], x: Array, k: Array) -> Array:
+def _conv_value(r: TermArithmetic, kinds: Sequence[TensorKind], x: Array, k: Array) -> Array:
     windows = sliding_window_view(x, k.shape[2:], (2, 3))
     n, _, h, w = windows.shape[:4]
     taken = windows.transpose(0, 2, 3, 1, 4, 5).reshape(n, h, w, -1)
@@ -214,7 +214,7 @@ def _unit_kind(s: Solver[Any], a: TensorKind) -> TensorKind:
     raise _mismatch("unit", (a,))
 
 
-def _unit_value(r: Arithmetic, kinds: Sequence[TensorKind], a: Array) -> Array:
+def _unit_value(r: TermArithmetic, kinds: Sequence[TensorKind], a: Array) -> Array:
     n = a.shape[1]
     made = r.filled((n, n), r.zero)
     for i in range(n):
@@ -243,7 +243,7 @@ def _transpose_kind(s: Solver[Any], a: TensorKind) -> TensorKind:
     return TensorKind(_TURNED[a.name], a.shape[::-1])
 
 
-def _transpose_value(r: Arithmetic, kinds: Sequence[TensorKind], a: Array) -> Array:
+def _transpose_value(r: TermArithmetic, kinds: Sequence[TensorKind], a: Array) -> Array:
     return a.T
 
 
@@ -257,7 +257,7 @@ def _pad_kind(s: Solver[Any], a: TensorKind) -> TensorKind:
     return TensorKind(a.name, (*a.shape[:2], *(n + 2 for n in a.shape[2:])))
 
 
-def _pad_value(r: Arithmetic, kinds: Sequence[TensorKind], a: Array) -> Array:
+def _pad_value(r: TermArithmetic, kinds: Sequence[TensorKind], a: Array) -> Array:
     made = r.filled((*a.shape[:2], a.shape[2] + 2, a.shape[3] + 2), r.zero)
     made[:, :, 1:-1, 1:-1] = a
     return made
@@ -290,7 +290,7 @@ def _join(axis: int) -> TermOperator:
         shape = [m + n if i == d else s.equal(m, n) for i, (m, n) in enumerate(zip(a.shape, b.shape))]
         return TensorKind(a.name, tuple(shape))
 
-    def value(r: Arithmetic, kinds: Sequence[TensorKind], a: Array, b: Array) -> Array:
+    def value(r: TermArithmetic, kinds: Sequence[TensorKind], a: Array, b: Array) -> Array:
         return np.concatenate((a, b), _dimension(axis, kinds[0], name))
 
     def stage(kinds: Sequence[TensorKind], a: te.Tensor, b: te.Tensor) -> te.Tensor:
@@ -318,7 +318,7 @@ def _half(number: int, axis: int) -> TermOperator:
         d = _dimension(axis, a, name)
         return TensorKind(a.name, (*a.shape[:d], s.halved(a.shape[d]), *a.shape[d + 1 :]))
 
-    def value(r: Arithmetic, kinds: Sequence[TensorKind], a: Array) -> Array:
+    def value(r: TermArithmetic, kinds: Sequence[TensorKind], a: Array) -> Array:
         return np.split(a, 2, _dimension(axis, kinds[0], name))[number]
 
     def stage(kinds: Sequence[TensorKind], a: te.Tensor) -> te.Tensor:
@@ -342,7 +342,7 @@ def _reduction(word: str, how: str, axis: int, reduce: Callable[..., te.Reductio
             return TensorKind("number", ())
         return TensorKind(("row", "column")[axis], (a.shape[1 - d],))
 
-    def value(r: Arithmetic, kinds: Sequence[TensorKind], a: Array) -> Array:
+    def value(r: TermArithmetic, kinds: Sequence[TensorKind], a: Array) -> Array:
         made: Array = getattr(r, how)(a, _dimension(axis, kinds[0], name))
         return np.asarray(made)
 
@@ -382,7 +382,7 @@ def kind_of(t: GraphTerm, kinds: Mapping[str, TensorKind], solver: Solver[Any]) 
 
 
 def value_of(
-    t: GraphTerm, kinds: Mapping[str, TensorKind], values: Mapping[str, Array], r: Arithmetic
+    t: GraphTerm, kinds: Mapping[str, TensorKind], values: Mapping[str, Array], r: TermArithmetic
 ) -> Array:
     """The value of a term for values of its leaves. Raises `Undefined`."""
     done: dict[GraphTerm, tuple[TensorKind, Array]] = {}

@@ -24,8 +24,8 @@ from schedules.substitutions.normal_form import POLYNOMIALS, RECORDED, TooLarge,
 from schedules.substitutions.operators import (
     NUMBERS,
     OPERATORS,
-    Arithmetic,
     TensorKind,
+    TermArithmetic,
     fractions,
     kind_of,
     value_of,
@@ -56,7 +56,7 @@ def verified(s: Substitution, seed: int = 0) -> Substitution:
     Traceback (most recent call last):
         ...
     schedules.substitutions.verify.SubstitutionRefused: product(a, b) = product(b, a): element (0, 0) differs
-    at m=2 """
+    at m=2"""
     _check_kinds(s)
     rng = np.random.default_rng(seed)
     for n, sizes in enumerate(_drawn(s, rng, TESTS, most=5)):
@@ -151,7 +151,7 @@ def _compare_numbers(
         raise SubstitutionRefused(f"{s}: element {place} differs at {_words(sizes)}")
 
 
-def _same_form(s: Substitution, sizes: Mapping[str, int], r: Arithmetic) -> bool:
+def _same_form(s: Substitution, sizes: Mapping[str, int], r: TermArithmetic) -> bool:
     kinds = _at(s, sizes)
     values = {}
     for leaf, k in kinds.items():

@@ -1,4 +1,4 @@
-"""Generated substitutions as a rewrite that may lose: where they save operations, and what they are called."""
+"""Generated substitutions as a rewrite that may lose: where they save, and what they are called."""
 
 from __future__ import annotations
 

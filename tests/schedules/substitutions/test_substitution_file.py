@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from substitution_graphs import random_graph
 
+from schedules.graph.substitution_places import Substitute
 from schedules.substitutions.document import from_json, to_json
 from schedules.substitutions.generation import GeneratedSubstitutions, generate
-from schedules.substitutions.matching import Substitute
 from schedules.substitutions.verify import verified
 
 FILE = Path(__file__).parents[3] / "configs" / "substitutions.json"

@@ -13,10 +13,10 @@ from graph_meaning import evaluate
 
 from schedules.errors import WorkloadError
 from schedules.graph.graph import Graph
+from schedules.graph.operator_stages import readings
 from schedules.graph.optimize import optimize
-from schedules.substitutions.matching import Substitute
+from schedules.graph.substitution_places import Substitute
 from schedules.substitutions.rules import Substitution, general
-from schedules.substitutions.stages import readings
 from schedules.substitutions.terms import parsed
 from schedules.substitutions.verify import verified
 

@@ -13,10 +13,10 @@ from schedules import te
 from schedules.errors import WorkloadError
 from schedules.graph.edit import in_topological_order, remade
 from schedules.graph.graph import Array, Graph
+from schedules.graph.operator_stages import Reading, fitted, named, readings
 from schedules.substitutions.operators import OPERATORS, TensorKind, kind_of, part_of
 from schedules.substitutions.rules import Substitution
 from schedules.substitutions.sizes import Numbers
-from schedules.substitutions.stages import Reading, fitted, named, readings
 from schedules.substitutions.steps import steps_of
 from schedules.substitutions.terms import GraphTerm, nodes
 from schedules.te.compute_dag import Stage, Tensor
