@@ -17,6 +17,7 @@ from schedules.graph.joins import join_in_place
 from schedules.graph.layout import order_dimensions
 from schedules.graph.literals import name_literals
 from schedules.graph.maps import inline_maps
+from schedules.graph.narrow import narrow
 from schedules.graph.reassociate import reassociate
 from schedules.graph.recompute import recompute
 from schedules.graph.requantise import drop_requantised, fold_result_scales
@@ -37,6 +38,7 @@ from schedules.substitutions.rules import Substitution
 REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     eliminate_dead,
     write_in_place,
+    narrow,
     drop_unit_dimensions,
     drop_requantised,
     integer_products,
