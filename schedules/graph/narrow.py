@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
+from math import prod
 
 from schedules import affine
 from schedules import expr as E
@@ -23,11 +24,13 @@ from schedules.te.extent import is_open
 
 # For each dimension of a tensor: the first and the last index that is read.
 Box = tuple[Range, ...]
+# A stage is cut to at most this share of its elements: a box of a few elements less has odd extents.
+MOST = 0.75
 
 
 def narrow(graph: Graph) -> Graph:
-    """The graph with stages cut to the part of them that is read, but for outputs, constants, and axes of open
-    extents."""
+    """The graph with stages cut to the part of them that is read, where that is much smaller. Outputs,
+    constants and axes of open extents stay whole."""
     lie = {a.tensor for a in graph.views.values()} | graph.views.keys() | graph.joins.keys()
     lie |= {n for of in graph.joins.values() for n in of}
     kept = {*graph.dag.outputs, *lie, *(t.name for t in graph.dag.inputs)}
@@ -39,7 +42,7 @@ def narrow(graph: Graph) -> Graph:
         names = [t.name for t in s.outputs]
         boxes = [read[n] for n in names if n in read]
         box = reduce(_hull, boxes) if boxes and s.plain and kept.isdisjoint(names) else whole
-        if box != whole:
+        if _points(box) <= MOST * _points(whole):
             first |= dict.fromkeys(names, tuple(a for a, _ in box))
             s = _cut(s, box)
         stages.append(s)
@@ -56,6 +59,10 @@ def _add(read: dict[str, Box], s: Stage, graph: Graph) -> None:
         shape = graph.dag.tensors[x.buffer].shape
         box = tuple(_range(i, n, inside) for i, n in zip(x.indices, shape, strict=True))
         read[x.buffer] = _hull(read.get(x.buffer, box), box)
+
+
+def _points(box: Box) -> int:
+    return prod(last - first + 1 for first, last in box)
 
 
 def _hull(a: Box, b: Box) -> Box:

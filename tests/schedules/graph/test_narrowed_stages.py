@@ -53,6 +53,7 @@ def rows_of(graph: Graph) -> list[int]:
         ([(0, 0)], 1),
         ([(3, 5)], 3),
         ([(1, 2), (4, 6)], 6),  # the box that holds both
+        ([(0, 6)], 9),  # a few elements less are not worth odd extents
         ([(0, 8)], 9),
     ],
 )
