@@ -21,8 +21,8 @@ from schedules.graph.substitution_places import Substitute, SubstitutionPlace
 from schedules.graph.turned import turned, turned_back
 from schedules.substitutions.rules import Substitution
 
-# Places of which a search is told, and those that are looked at more closely.
-MOST, MOST_TRIED = 128, 512
+# Places that are looked at closely.
+MOST = 512
 # Between the text of a substitution and the stages of a place, in the name of the place.
 AT = " at "
 
@@ -42,11 +42,11 @@ def substituting(rules: Sequence[Substitution], choices: Choices) -> Rewrite:
     @wraps(substitute.run)
     def run(graph: Graph, take: Take) -> Graph:
         def places(now: Graph) -> Iterator[RewritePlace]:
-            return (place for place, _ in _named(turned(now), every))
+            return (place for place, _ in _places(turned(now), every))
 
         def apply(now: Graph, place: RewritePlace) -> Graph:
             plain = turned(now)
-            at = next(at for other, at in _named(plain, every) if other.name == place.name)
+            at = next(at for other, at in _places(plain, every) if other.name == place.name)
             made = fold_constants(eliminate_common(every.apply(plain, at)))
             return turned_back(made, plain, now)
 
@@ -59,17 +59,6 @@ def _texts(s: Substitution) -> tuple[str, str]:
     return f"{s.source} = {s.target}", f"{s.target} = {s.source}"
 
 
-def _named(graph: Graph, rules: Substitute) -> Iterator[tuple[RewritePlace, SubstitutionPlace]]:
-    """Places, of one name the first."""
-    seen: set[str] = set()
-    for place, at in _places(graph, rules):
-        if place.name not in seen:
-            seen.add(place.name)
-            yield place, at
-            if len(seen) == MOST:
-                return
-
-
 def _places(graph: Graph, rules: Substitute) -> Iterator[tuple[RewritePlace, SubstitutionPlace]]:
     """Where a substitution saves operations, each place with its name."""
     known, now = _known(graph), _work(graph)
@@ -78,7 +67,7 @@ def _places(graph: Graph, rules: Substitute) -> Iterator[tuple[RewritePlace, Sub
         if not _may_change(graph, at):
             continue
         tried += 1
-        if tried > MOST_TRIED:
+        if tried > MOST:
             return
         if _work(rules.apply(graph, at)) < now:  # what others read stays
             text = _texts(rules.rules[at.number][0])[at.backwards]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -146,6 +147,11 @@ def test_names_that_a_graph_has_not_are_passed_over(name: str) -> None:
 def test_without_rules_a_choice_is_passed_over() -> None:
     graph = two_inputs()
     assert rewritten(substitute, graph, Choices().turned(asked(graph)), rules=no_rules) is graph
+
+
+def test_rules_that_were_only_tried_out_are_left() -> None:
+    rules = tuple(replace(s, proof="tests") for s in known())
+    assert asked(two_inputs(), rules=lambda: rules) == []
 
 
 def test_only_the_rules_that_are_named_are_looked_for() -> None:
