@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from schedules.graph.added_products import add_products
 from schedules.graph.apart import with_others_apart
 from schedules.graph.biases import add_biases
 from schedules.graph.common import eliminate_common
@@ -50,6 +51,7 @@ REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     reassociate,
     add_biases,
     fold_constants,
+    add_products,
     split_digits,
     eliminate_common,
     stack_unequal,
