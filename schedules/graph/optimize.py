@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from schedules.graph.added_products import add_products
 from schedules.graph.apart import with_others_apart
@@ -30,6 +31,7 @@ from schedules.graph.tables import tabulate
 from schedules.graph.units import drop_unit_dimensions
 from schedules.graph.valid_rows import end_with_valid_rows
 from schedules.graph.views import compute_at_views, forward_views
+from schedules.graph.wider_windows import widen_windows
 from schedules.graph.winograd import winograd_2, winograd_4
 
 # Each keeps the meaning: the evaluator says the same before and after. Those that may lose are a `Rewrite`.
@@ -54,6 +56,7 @@ REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     add_products,
     split_digits,
     eliminate_common,
+    widen_windows,
     stack_unequal,
     stack_equal,
     order_dimensions,
@@ -70,14 +73,28 @@ REWRITES: tuple[Callable[[Graph], Graph], ...] = (
 MAY_LOSE = {r.name: r for r in REWRITES if isinstance(r, Rewrite)}
 
 
-def optimized(graph: Graph, choices: Choices = USUAL) -> Optimized:
+@dataclass(frozen=True)
+class RewriteStep:
+    """A graph before and after the rewrite of that name."""
+
+    rewrite: str
+    before: Graph
+    after: Graph
+
+
+def optimized(
+    graph: Graph, choices: Choices = USUAL, each: Callable[[RewriteStep], object] | None = None
+) -> Optimized:
     """A graph after every rewrite of `REWRITES`, those that may lose where ``choices`` say so. They see plain
-    stages only (`schedules.graph.apart`)."""
+    stages only (`schedules.graph.apart`). ``each``: is told of every one."""
     asked: list[AskedPlace] = []
 
     def every(graph: Graph) -> Graph:
         for rewrite in REWRITES:
-            graph = rewritten(rewrite, graph, choices, asked)
+            after = rewritten(rewrite, graph, choices, asked)
+            if each is not None:
+                each(RewriteStep(name_of(rewrite), graph, after))
+            graph = after
         return graph
 
     return Optimized(with_others_apart(graph, every), tuple(asked))

@@ -179,6 +179,14 @@ def interleaved() -> Graph:
     return b.graph(added(y, z))
 
 
+def times() -> Graph:
+    """A product of two convolutions."""
+    b = cases.Builder()
+    x = b.input("x", 1, 3, 8, 8)
+    y, z = (cases.conv(b, x, 4, 1, name=n) for n in "yz")
+    return b.graph(cases.stage(y.shape, lambda *i: y[i] * z[i]))
+
+
 NO_PLACES: dict[str, Callable[[], Graph]] = {
     "another tensor": lambda: beside(
         lambda b, x: (added(cases.conv(b, x, 4, 1, name="y"), cases.conv(b, cases.relu(x), 4, 1, name="z")),)
@@ -186,17 +194,8 @@ NO_PLACES: dict[str, Callable[[], Graph]] = {
     "others read it": lambda: beside(
         lambda b, x: (added(cases.conv(b, x, 4, 1, name="y"), z := cases.conv(b, x, 4, 1, name="z")), z)
     ),
-    "one times the other": lambda: beside(
-        lambda b, x: (
-            cases.stage(
-                (1, 4, 8, 8),
-                lambda *i, y=cases.conv(b, x, 4, 1, name="y"), z=cases.conv(b, x, 4, 1, name="z"): (
-                    y[i] * z[i]
-                ),
-            ),
-        )
-    ),
-    "neither is inside of the other": lambda: interleaved(),
+    "one times the other": times,
+    "neither is inside of the other": interleaved,
     "a padding with ones": lambda: wrong_padding(1.0, 0),
     "a padding that leaves a row out": lambda: wrong_padding(0.0, 1),
 }
