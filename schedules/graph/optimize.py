@@ -12,6 +12,7 @@ from schedules.graph.common import eliminate_common
 from schedules.graph.dead import eliminate_dead
 from schedules.graph.digits import split_digits
 from schedules.graph.fold import fold_constants
+from schedules.graph.gathered_rows import gather_rows
 from schedules.graph.graph import Graph
 from schedules.graph.group_scales import scale_sums_of_groups
 from schedules.graph.integers import integer_products
@@ -62,6 +63,7 @@ REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     order_dimensions,
     winograd_4,
     winograd_2,
+    gather_rows,
     recompute,
     name_literals,
     join_in_place,
