@@ -30,7 +30,7 @@ from schedules.graph.fold import fold_constants
 from schedules.graph.graph import Graph
 from schedules.graph.rewrite import RewritePlace, Take, at_each, may_lose
 from schedules.graph.scale import affine_in
-from schedules.graph.windows import Window, Windows, is_open_stage, weight_inside
+from schedules.graph.windows import Window, WindowFinder, is_open_stage, weight_inside
 from schedules.te.compute_dag import Stage, Tensor
 from schedules.te.unique import Taken
 
@@ -80,7 +80,7 @@ class _Finder:
     """Looks for sums of a graph whose terms can be one product."""
 
     def __init__(self, graph: Graph) -> None:
-        self.graph, self.windows = graph, Windows(graph)
+        self.graph, self.windows = graph, WindowFinder(graph)
         self.stages = {s.name: s for s in graph.dag.stages}
         kept = set(graph.dag.outputs)
         read = readers(graph.dag.stages).items()

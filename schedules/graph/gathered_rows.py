@@ -1,8 +1,9 @@
 """A convolution is a product of matrices, of rows that are gathered first.
 
 Each row has what one window reads, so that the sum is along one axis, as long as the window times the
-channels (Chellapilla, Puri and Simard, 2006). Of a window of one element that moves by several, the rows lie
-in the tensor already, further apart (`lie_in_whole`): nothing is copied.
+channels (Chellapilla, Puri and Simard, 2006). Kernels of convolutions are as fast as those of products, so
+rows alone gain nothing. But a map that ends no other kernel is computed again for each element of a window,
+where it is a part of the convolution's kernel. Rows are gathered of such maps only.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from math import prod
 
 from schedules import expr as E
 from schedules.expr import Expr, Load, Var
-from schedules.graph.edit import is_product, remade, simplified, without_names
+from schedules.graph.edit import is_map, is_product, remade, simplified, without_names
 from schedules.graph.graph import Graph
+from schedules.graph.kinds import is_joined
 from schedules.graph.rewrite import RewritePlace, Take, at_each, may_lose
-from schedules.graph.windows import Window, Windows
+from schedules.graph.windows import Window, WindowFinder
 from schedules.loads import with_loads
 from schedules.te.compute_dag import Axis, Stage, Tensor
 from schedules.te.unique import Taken
@@ -26,18 +28,23 @@ ROW = "k"  # the axis along a row
 
 @may_lose(usual=False)
 def gather_rows(graph: Graph, take: Take) -> Graph:
-    """The graph with convolutions as products of rows that are gathered first."""
+    """The graph with convolutions of maps as products of rows that are gathered first."""
     return at_each(graph, take, _places, _applied)
 
 
 def _places(graph: Graph) -> Iterator[RewritePlace]:
-    windows = Windows(graph)
+    windows = WindowFinder(graph)
+    products = {s.name for s in graph.dag.stages if is_product(s)}
     for s in graph.dag.stages:
-        if _window(windows, s) is not None:
-            yield RewritePlace(s.name, without_names(s, lambda x: replace(x, buffer="")))
+        w = _window(windows, s)
+        made = None if w is None else windows.stages.get(w.buffer)
+        if made is not None and is_map(made) and not is_joined(made) and w is not None:
+            if products.isdisjoint(x.buffer for x in made.reads()):
+                every = tuple(without_names(x, lambda y: replace(y, buffer="")) for x in (made, s))
+                yield RewritePlace(s.name, every)
 
 
-def _window(windows: Windows, s: Stage) -> Window | None:
+def _window(windows: WindowFinder, s: Stage) -> Window | None:
     """The window of a convolution whose weights lie as rows, what is summed first; None of any other
     product."""
     w = windows.product(s, tuple(Var(a.var) for a in s.axes), s.axes) if is_product(s) else None
@@ -55,7 +62,7 @@ def _window(windows: Windows, s: Stage) -> Window | None:
 
 def _applied(graph: Graph, place: RewritePlace) -> Graph:
     s = next(x for x in graph.dag.stages if x.name == place.name)
-    w = _window(Windows(graph), s)
+    w = _window(WindowFinder(graph), s)
     assert w is not None and isinstance(w.weight, Load)
     weight, data = _loads(s, w.weight.buffer)
     taken = Taken(graph.dag.tensors)

@@ -16,7 +16,7 @@ from schedules.graph.graph import Graph
 from schedules.graph.rewrite import RewritePlace, Take, at_each, may_lose
 from schedules.graph.side_by_side import stack_unequal
 from schedules.graph.stack import stack_equal
-from schedules.graph.windows import Window, Windows, weight_inside
+from schedules.graph.windows import Window, WindowFinder, weight_inside
 from schedules.te.compute_dag import ComputeDAG, Stage, Tensor
 from schedules.te.evaluator import evaluate
 from schedules.te.unique import Taken
@@ -57,7 +57,7 @@ class _Pair:
 
 def _pairs(graph: Graph) -> Iterator[_Pair]:
     """Pairs of products, each small one with the first that has a larger window."""
-    windows = Windows(graph)
+    windows = WindowFinder(graph)
     products = [s for s in graph.dag.stages if is_product(s)]
     own = [(s, windows.product(s, tuple(Var(a.var) for a in s.axes), s.axes)) for s in products]
     known = [(s, w) for s, w in own if w is not None]

@@ -61,7 +61,7 @@ class Window:
         return tuple(i.over for i in self.at if i.over is not None)
 
 
-class Windows:
+class WindowFinder:
     """Finds the windows of a graph."""
 
     def __init__(self, graph: Graph) -> None:

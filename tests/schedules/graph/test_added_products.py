@@ -142,7 +142,7 @@ def scaled() -> Graph:
     return b.graph(cases.stage(y.shape, lambda *i: y[i] + (x[i] - m[i[1]]) * f[i[1]] + z[i]))
 
 
-@pytest.mark.parametrize("graph", [of_groups, dilated, scaled])
+@pytest.mark.parametrize("graph", [of_groups, dilated, scaled, lambda: sliced()])
 def test_of_other_shapes(graph: Callable[[], Graph]) -> None:
     before = after_maps(graph())
     after, asked = taken(before)
@@ -187,6 +187,34 @@ def times() -> Graph:
     return b.graph(cases.stage(y.shape, lambda *i: y[i] * z[i]))
 
 
+def steps_apart() -> Graph:
+    """Taps 2 apart, and of these the first and the third."""
+    b = cases.Builder()
+    x, v, w = b.input("x", 10, 3), b.constant("v", 4, 3, 3), b.constant("w", 4, 2, 3)
+    r, c = te.reduce_axis(3, "r"), te.reduce_axis(3, "c")
+    q, d = te.reduce_axis(2, "q"), te.reduce_axis(3, "d")
+    y = te.compute((6, 4), lambda i, o: te.sum(x[i + 2 * r, c] * v[o, r, c], axis=(r, c)), "y")
+    z = te.compute((6, 4), lambda i, o: te.sum(w[o, q, d] * x[i + 4 * q, d], axis=(q, d)), "z")
+    return b.graph(added(y, z))
+
+
+def twice() -> Graph:
+    b = cases.Builder()
+    x = b.input("x", 1, 3, 8, 8)
+    y, z = (cases.conv(b, x, 4, 1, name=n) for n in "yz")
+    return b.graph(cases.stage(y.shape, lambda *i: (y[i] + z[i]) * (y[i] + z[i])))
+
+
+def sliced() -> Graph:
+    """Some channels of a tensor, and a product of others, of which they are."""
+    b = cases.Builder()
+    x, v, w = b.input("x", 5, 7), b.constant("v", 3, 4), b.constant("w", 3, 4)
+    k, m = te.reduce_axis(4, "k"), te.reduce_axis(4, "m")
+    y = te.compute((5, 3), lambda i, o: te.sum(x[i, k + 1] * v[o, k], axis=k), "y")
+    z = te.compute((5, 3), lambda i, o: te.sum(x[i, m + 1] * w[o, m], axis=m), "z")
+    return b.graph(te.compute((5, 3), lambda i, o: y[i, o] + z[i, o] + x[i, o + 2]))
+
+
 NO_PLACES: dict[str, Callable[[], Graph]] = {
     "another tensor": lambda: beside(
         lambda b, x: (added(cases.conv(b, x, 4, 1, name="y"), cases.conv(b, cases.relu(x), 4, 1, name="z")),)
@@ -195,6 +223,8 @@ NO_PLACES: dict[str, Callable[[], Graph]] = {
         lambda b, x: (added(cases.conv(b, x, 4, 1, name="y"), z := cases.conv(b, x, 4, 1, name="z")), z)
     ),
     "one times the other": times,
+    "taps of other steps": steps_apart,
+    "read twice": twice,
     "neither is inside of the other": interleaved,
     "a padding with ones": lambda: wrong_padding(1.0, 0),
     "a padding that leaves a row out": lambda: wrong_padding(0.0, 1),

@@ -69,23 +69,30 @@ def test_rows_are_a_kernel_and_the_product_is_one() -> None:
 def of_groups() -> Graph:
     """Each channel has a window of its own."""
     b = cases.Builder()
-    x, w = b.input("x", 3, 9), b.constant("w", 3, 3)
+    x, w = cases.relu(b.input("x", 3, 9)), b.constant("w", 3, 3)
     r = te.reduce_axis(3, "r")
     return b.graph(te.compute((3, 7), lambda c, i: te.sum(x[c, i + r] * w[c, r], axis=r), "c"))
 
 
 def dense() -> Graph:
     b = cases.Builder()
-    return b.graph(cases.dense(b, b.input("x", 3, 5), 4, "d"))
+    return b.graph(cases.dense(b, cases.relu(b.input("x", 3, 5)), 4, "d"))
 
 
 def of_inputs() -> Graph:
     b = cases.Builder()
-    x, w, r = b.input("x", 9), b.input("w", 3, 4), te.reduce_axis(3, "r")
+    x, w, r = cases.relu(b.input("x", 9)), b.input("w", 3, 4), te.reduce_axis(3, "r")
     return b.graph(te.compute((7, 4), lambda i, o: te.sum(x[i + r] * w[r, o], axis=r), "c"))
 
 
-@pytest.mark.parametrize("graph", [of_groups, dense, of_inputs, lambda: convolution(1, 1, 0)])
+def of_another() -> Graph:
+    """A convolution of an input, and one of what ends the kernel of that."""
+    b = cases.Builder()
+    y = cases.relu(cases.conv(b, b.input("x", 1, 3, 9, 8), 4, 3, 1, 1, "c"))
+    return b.graph(cases.relu(cases.conv(b, y, 4, 3, 1, 1, "d")))
+
+
+@pytest.mark.parametrize("graph", [of_groups, dense, of_inputs, of_another, lambda: convolution(1, 1, 0)])
 def test_what_is_no_place(graph: Callable[[], Graph]) -> None:
     asked: list[Any] = []
 

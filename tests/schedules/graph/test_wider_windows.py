@@ -91,9 +91,11 @@ def test_an_expand_layer_is_one_convolution_and_no_join() -> None:
     assert sorted(int(a.extent) for a in wide.reduce_axes) == [3, 3, 3]
 
 
-def test_much_more_work_is_no_place() -> None:
+@pytest.mark.parametrize("graph", [expand((1, 9), (3, 2)), expand((1, 4), (3, 6), turned=True)])
+def test_what_is_no_place(graph: Graph) -> None:
+    """It is much more work, or both cannot be one."""
     asked: list[RewritePlace] = []
-    widen_windows.run(expand((1, 9), (3, 2)), lambda p: bool(asked.append(p)))  # type: ignore[func-returns-value]
+    widen_windows.run(optimized(graph, Choices("none")).graph, lambda p: bool(asked.append(p)))  # type: ignore[func-returns-value]
     assert not asked and MOST < 9
     assert not MAY_LOSE["widen_windows"].usual
 
