@@ -198,6 +198,14 @@ def steps_apart() -> Graph:
     return b.graph(added(y, z))
 
 
+def shared() -> Graph:
+    """Of two convolutions, another stage reads the wider one."""
+    b = cases.Builder()
+    x = cases.relu(b.input("x", 1, 3, 8, 8))
+    y, z = cases.conv(b, x, 4, 3, 1, 1, "y"), cases.conv(b, x, 4, 1, name="z")
+    return b.graph(cases.max_pool(cases.add(y, z), 2, 1), cases.max_pool(y, 2, 1))
+
+
 def twice() -> Graph:
     b = cases.Builder()
     x = b.input("x", 1, 3, 8, 8)
@@ -219,9 +227,7 @@ NO_PLACES: dict[str, Callable[[], Graph]] = {
     "another tensor": lambda: beside(
         lambda b, x: (added(cases.conv(b, x, 4, 1, name="y"), cases.conv(b, cases.relu(x), 4, 1, name="z")),)
     ),
-    "others read it": lambda: beside(
-        lambda b, x: (added(cases.conv(b, x, 4, 1, name="y"), z := cases.conv(b, x, 4, 1, name="z")), z)
-    ),
+    "others read it": shared,
     "one times the other": times,
     "taps of other steps": steps_apart,
     "read twice": twice,
