@@ -44,6 +44,16 @@ def makes_bytes(stage: Stage) -> bool:
     return is_map(stage) and stage.outputs[0].dtype in ("uint8", "int8") and wide
 
 
+def is_gathered(stage: Stage) -> bool:
+    """Whether a map only copies elements, and one axis walks several dimensions of what it reads: rows of
+    windows. A product that computed them itself would be a convolution again."""
+    match stage.values:
+        case (Load(indices=ix),):
+            axes = [v for i in ix for v in E.variables(i)]
+            return is_map(stage) and len(set(axes)) < len(axes)
+    return False
+
+
 def is_row_reduction(stage: Stage) -> bool:
     """Whether a stage reduces dimensions of what it reads from end to end, or whole groups of their
     elements."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+from schedules.graph.added_products import add_products
 from schedules.graph.apart import with_others_apart
 from schedules.graph.biases import add_biases
 from schedules.graph.common import eliminate_common
 from schedules.graph.dead import eliminate_dead
 from schedules.graph.digits import split_digits
 from schedules.graph.fold import fold_constants
+from schedules.graph.gathered_rows import gather_rows
 from schedules.graph.graph import Graph
 from schedules.graph.group_scales import scale_sums_of_groups
 from schedules.graph.integers import integer_products
@@ -31,6 +34,7 @@ from schedules.graph.tables import tabulate
 from schedules.graph.units import drop_unit_dimensions
 from schedules.graph.valid_rows import end_with_valid_rows
 from schedules.graph.views import compute_at_views, forward_views
+from schedules.graph.wider_windows import widen_windows
 from schedules.graph.winograd import winograd_2, winograd_4
 from schedules.substitutions.rules import Substitution
 
@@ -55,13 +59,16 @@ REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     reassociate,
     add_biases,
     fold_constants,
+    add_products,
     split_digits,
     eliminate_common,
+    widen_windows,
     stack_unequal,
     stack_equal,
     order_dimensions,
     winograd_4,
     winograd_2,
+    gather_rows,
     recompute,
     name_literals,
     join_in_place,
@@ -82,15 +89,32 @@ def no_rules() -> Sequence[Substitution]:
     return ()
 
 
-def optimized(graph: Graph, choices: Choices = USUAL, rules: Rules = no_rules) -> Optimized:
+@dataclass(frozen=True)
+class RewriteStep:
+    """A graph before and after the rewrite of that name."""
+
+    rewrite: str
+    before: Graph
+    after: Graph
+
+
+def optimized(
+    graph: Graph,
+    choices: Choices = USUAL,
+    rules: Rules = no_rules,
+    each: Callable[[RewriteStep], object] | None = None,
+) -> Optimized:
     """A graph after every rewrite of `REWRITES`, those that may lose where ``choices`` say so. They see plain
     stages only (`schedules.graph.apart`). ``rules``: for `substitute`, asked for where that looks for
-    places."""
+    places. ``each``: is told of every rewrite."""
     asked: list[AskedPlace] = []
 
     def every(graph: Graph) -> Graph:
         for rewrite in REWRITES:
-            graph = rewritten(rewrite, graph, choices, asked, rules)
+            after = rewritten(rewrite, graph, choices, asked, rules)
+            if each is not None:
+                each(RewriteStep(name_of(rewrite), graph, after))
+            graph = after
         return graph
 
     return Optimized(with_others_apart(graph, every), tuple(asked))

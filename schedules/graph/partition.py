@@ -9,9 +9,9 @@ Predicates decide, no operator's name:
   sums of the bytes that rows make: a norm, and the rounding of what it makes.
 - Two products with reductions of rows between them are one group: attention. Its parts stay known, because
   only measuring tells which is faster.
-- A map whose readers are all in one group joins them, but neither a concatenation nor what is looked up in a
-  table joins a product. A map that pads, reads nothing, or dequantises bytes, is computed by each reader for
-  itself.
+- A map whose readers are all in one group joins them. A concatenation, what is looked up in a table, and
+  gathered rows of windows join no product. A map that pads, reads nothing, or dequantises bytes, is computed
+  by each reader for itself.
 
 No path leaves a group and comes back to it. What is joined of tensors in their places (`joins`) is none. What
 writes to a state (`states`) comes after all that reads what is there before.
@@ -31,6 +31,7 @@ from schedules.graph.edit import factors, is_map, is_product, is_sum_of_products
 from schedules.graph.graph import Graph, Group, Island
 from schedules.graph.group import group_of
 from schedules.graph.kinds import (
+    is_gathered,
     is_guarded,
     is_joined,
     is_looked_up,
@@ -297,7 +298,7 @@ class _Cut:
                 continue
             beside, readers_ = self.members[self.group[s.name]], self.members[numbers.pop()]
             rows = any(map(self.by_rows, readers_))
-            apart = is_joined(s) or is_looked_up(s) or (makes_bytes(s) and not of_rows)
+            apart = is_joined(s) or is_looked_up(s) or is_gathered(s) or (makes_bytes(s) and not of_rows)
             if apart and any(map(self.by_product, readers_)):
                 continue
             if any(map(self.by_product, beside)) or (not rows if of_rows else len(beside) > 1):

@@ -24,7 +24,10 @@ from schedules.graph.edit import (
     free_axis,
     in_topological_order,
     is_map,
+    is_plain,
     is_product,
+    mapped,
+    points,
     readers,
     remade,
     simplified,
@@ -32,7 +35,7 @@ from schedules.graph.edit import (
 )
 from schedules.graph.graph import Argument, Array, Graph
 from schedules.graph.rewrite import RewritePlace, Take, may_lose
-from schedules.graph.views import is_view
+from schedules.graph.views import is_view, placed
 from schedules.loads import with_loads
 from schedules.strides import strides_of
 from schedules.te.compute_dag import Axis, Stage, Tensor
@@ -211,7 +214,35 @@ def _pays(levels: Sequence[Sequence[_Wide]], graph: Graph, read: Mapping[str, Se
     kept = any(w.stage.name in graph.dag.outputs for w in first)
     every = ((s, w.stage.name) for w in last for s in read.get(w.stage.name, ()))
     joined = any(_is_joined(s, name) for s, name in every if s.name not in graph.joins)
-    return not integers[1] and not joined and (integers[0] or kept or not equal)
+    if joined and (kept or _join(last, graph, read) is None):
+        return False
+    return not integers[1] and (integers[0] or kept or joined or not equal)
+
+
+def _join(
+    members: Sequence[_Wide], graph: Graph, read: Mapping[str, Sequence[Stage]]
+) -> tuple[Stage, Load] | None:
+    """(The stage that joins ``members`` and nothing else, its load of the stage of all of them, by the name
+    of the first member's); None where no stage alone reads them, or it is not the whole of them."""
+    users = {r.name: r for w in members for r in read.get(w.stage.name, ())}
+    if len(users) != 1:
+        return None
+    (s,) = users.values()
+    parts = {p.name: p for p in _parts(members, members[0].flat)}
+
+    def through(x: Load) -> Expr | None:
+        part = parts.get(x.buffer)
+        if part is None:
+            return None
+        return E.substitute(part.values[0], {a.var: i for a, i in zip(part.axes, x.indices, strict=True)})
+
+    def one(x: Expr) -> Expr | None:
+        return x.a if isinstance(x, Select) and x.a == x.b else None
+
+    value = E.rewrite(mapped(s, through).values[0], one) if is_map(s) and len(s.values) == 1 else None
+    size = sum(points(w.stage) for w in members)
+    whole = isinstance(value, Load) and is_plain(value.indices) and points(s) == size
+    return (s, value) if whole and isinstance(value, Load) else None
 
 
 def _is_joined(s: Stage, part: str) -> bool:
@@ -227,17 +258,23 @@ def _stacked(graph: Graph, sets: Sequence[Sequence[Sequence[_Wide]]]) -> Graph:
     inputs: list[Tensor] = list(graph.dag.inputs)
     origins = dict(graph.origins)
     stages = list(graph.dag.stages)
+    read = readers(stages)
     for levels in sets:
         made: list[Stage] = []
         for members in levels:
             made.append(_whole(members, made[-1:], taken, values, inputs))
             old = [origins[w.stage.name] for w in members if w.stage.name in origins]
             origins |= {made[-1].name: old[0]} if old else {}
-        parts = {p.name: p for p in _parts(levels[-1], made[-1])}
+        parts = {p.name: [p] for p in _parts(levels[-1], made[-1])}
+        join = _join(levels[-1], graph, read)
+        if join is not None:  # what is joined of all parts is the whole
+            made[-1] = placed(made[-1], join[0], replace(join[1], buffer=made[-1].name))
+            parts = {name: [] for name in (*parts, join[0].name)}
         gone = {w.stage.name for members in levels[:-1] for w in members}
-        stages = [parts.get(s.name, s) for s in stages if s.name not in gone]
+        stages = [s for s in stages if s.name not in gone]
         first = min(n for n, s in enumerate(stages) if s.name in parts)
-        stages[first:first] = made
+        after = [p for s in stages[first:] for p in parts.get(s.name, [s])]
+        stages = [*stages[:first], *made, *after]
     return remade(replace(graph, origins=origins), in_topological_order(stages), inputs, values)
 
 

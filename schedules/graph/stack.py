@@ -15,7 +15,15 @@ import numpy as np
 
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
-from schedules.graph.edit import in_topological_order, is_product, mapped, remade, without_names
+from schedules.graph.edit import (
+    factors,
+    in_topological_order,
+    is_product,
+    is_sum,
+    mapped,
+    remade,
+    without_names,
+)
 from schedules.graph.graph import Array, Graph
 from schedules.graph.rewrite import RewritePlace, Take, may_lose
 from schedules.te.compute_dag import Axis, Stage, Tensor
@@ -30,7 +38,7 @@ def stack_equal(graph: Graph, take: Take) -> Graph:
     apart: set[str] = set()  # products that stay as they are
     while found := _alike(graph, apart):
         for one in found:
-            if is_product(one.stages[0]) and not take(one.place):
+            if _is_product(one.stages[0], graph) and not take(one.place):
                 apart |= {s.name for s in one.stages}
             else:
                 graph = _stacked(graph, one)
@@ -69,8 +77,15 @@ def _alike(graph: Graph, apart: Container[str]) -> list[_Alike]:
             classes.setdefault(_shape(s, graph), []).append(s)
     alike = (_difference(stages, graph) for stages in classes.values() if len(stages) > 1)
     found = [one for one in alike if one is not None]
-    products = [one for one in found if is_product(one.stages[0])]
+    products = [one for one in found if _is_product(one.stages[0], graph)]
     return products or found[:1]
+
+
+def _is_product(s: Stage, graph: Graph) -> bool:
+    """Whether a stage is a product, or a sum of a tensor's elements times those of a constant, as of a row
+    of a matrix: several of them are a product."""
+    known = [x.buffer in graph.values for x in factors(s.values[0])] if is_sum(s) else []
+    return is_product(s) or sorted(known) == [False, True]
 
 
 def _shape(s: Stage, graph: Graph) -> Any:
@@ -105,7 +120,7 @@ def _difference(stages: Sequence[Stage], graph: Graph) -> _Alike | None:
                     return None
                 counted.append((place, dim, first[0]))
     weights = any(len(set(names)) > 1 for names in constants)
-    product = is_product(stages[0])
+    product = _is_product(stages[0], graph)
     if (product and weights and not counted) or (not product and counted):
         return _Alike(tuple(stages), tuple(constants), tuple(counted))
     return None

@@ -65,7 +65,7 @@ def compute_at_views(graph: Graph) -> Graph:
         alone = len(readers(stages.values())[value.buffer]) == 1
         if not alone or points(view) > points(made) or (is_product(made) and _divides(value)):
             continue
-        stages[view.name] = _placed(made, view, value)
+        stages[view.name] = placed(made, view, value)
         del stages[made.name]
         if made.name in origins:
             origins[view.name] = origins[made.name]
@@ -79,7 +79,7 @@ def _divides(value: Load) -> bool:
     return any(isinstance(x, E.Binary) and x.op in ("//", "%") for i in value.indices for x in E.walk(i))
 
 
-def _placed(made: Stage, view: Stage, value: Load) -> Stage:
+def placed(made: Stage, view: Stage, value: Load) -> Stage:
     """The stage that computes what ``made`` does where ``view`` has it."""
     taken = {a.var for a in view.axes}
     inner: dict[str, str] = {}

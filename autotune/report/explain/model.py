@@ -15,6 +15,7 @@ from autotune.models.outline import workload_of
 from autotune.models.preparation import PreparedModel, chosen, prepared_programs
 from autotune.report.data import number
 from autotune.report.explain import cpu, gpu
+from autotune.report.explain.rewrites import of_rewrites
 from autotune.results.explanation import Explanation, Row, Section
 from autotune.run.asked import Asked
 from autotune.run.describing import describe
@@ -77,7 +78,12 @@ def of_model(model: Model, target: Target, where: str) -> Explanation:
         )
     return Explanation(
         f"{model.name or model.source}, {threads} on {target.arch}",
-        (*sections, *_rewrites(model, target, where), *_states(programs[0].graph)),
+        (
+            *sections,
+            of_rewrites(programs[0]),
+            *_rewrites(model, target, where),
+            *_states(programs[0].graph),
+        ),
     )
 
 

@@ -27,6 +27,7 @@ from schedules.model import Target
 
 HERE = detect(1)
 MACHINE = {"cpu": "made up"}
+WIDTHS = {"q": 256, "k": 256, "v": 8}
 
 
 def qkv(layers: int = 1) -> Model:
@@ -208,3 +209,22 @@ def test_a_run_tries_both_sides_and_tells(tmp_path: Path) -> None:
         stays, times = graph_tuning.confirmed(base, other, HERE, log, str(db))
     assert set(times) == {"usual_s", "other_s"}
     assert (stays is other) == (times["other_s"] < times["usual_s"])
+
+
+@pytest.mark.slow
+def test_queries_keys_and_values_of_which_one_is_small(tmp_path: Path) -> None:
+    """Both graphs run in turns; the one that stays is not the slower one, and computes the same."""
+    b = cases.Builder()
+    x = b.input("x", 64, 256)
+    model = model_of(b.graph(*(cases.relu(cases.dense(b, x, n, m)) for m, n in WIDTHS.items())))
+    db = tmp_path / "t.db"
+    found = at.tune_model(model, threads=1, budget_s=80.0, db=db, progress=None)
+    (tried,) = [t for t in found.rewrites if t.alternative.places[0].rewrite == "stack_unequal"]
+    assert tried.usual_s and tried.other_s
+    known = recorded(model.graph, db, HERE, 1).choices
+    other = Choices().turned(tried.alternative.places)
+    assert known in (Choices(), other) and (known == Choices() or tried.other_s < tried.usual_s)
+    arrays = cases.inputs_of(model.graph)
+    net = compile_model(model, threads=1, db=db, progress=None)
+    for y, x_ in zip(net(*arrays), evaluate(model.graph, arrays), strict=True):
+        np.testing.assert_allclose(y, x_, rtol=0, atol=1e-5)

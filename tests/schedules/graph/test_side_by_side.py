@@ -149,7 +149,7 @@ def test_what_is_left_as_it_is(why: str) -> None:
     if why == "returned":
         outputs = [y, heads(z, 2)]
     elif why == "joined":
-        outputs = [te.compute((2, 20), lambda i, j: te.select(j < 12, y[i, j], z[i, j - 12]))]
+        outputs = [te.compute((2, 20), lambda i, j: te.select(j >= 8, y[i, j - 8], z[i, j]))]
     else:
         outputs = [heads(y, 2), heads(z, 2)]
     graph = b.graph(*outputs)
