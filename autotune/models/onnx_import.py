@@ -21,6 +21,7 @@ from schedules.distribution import install
 from schedules.dtypes import DTYPES
 from schedules.expr import Expr
 from schedules.te.dims import Dim
+from schedules.te.scalars import instead_of
 
 if TYPE_CHECKING:
     import onnx
@@ -153,7 +154,7 @@ def _inputs(file: Any, shapes: Mapping[str, int | Sequence[int]]) -> dict[str, t
         if dtype is None:
             name = type_name(tensor.elem_type)
             raise ModelError(
-                f"{what} has type {name}, which is not supported; use one of {', '.join(DTYPES)}"
+                f"{what} has type {name}, which is not supported; use one of {instead_of(name)}"
             )
         given = shapes.get(port.name)
         if given is not None and not isinstance(given, int):

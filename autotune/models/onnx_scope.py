@@ -29,6 +29,7 @@ from autotune.models.operators.node import OnnxNode
 from autotune.models.operators.table import OperatorRow
 from schedules import te
 from schedules.dtypes import DTYPES
+from schedules.te.scalars import instead_of
 
 # Most bytes of one tensor: larger ones are surely a mistake in the file.
 MAX_BYTES = 2**33
@@ -71,9 +72,8 @@ class OnnxLowering(Frame):
     def check_constant(self, known: KnownTensor, name: str) -> None:
         """Raise UnsupportedForm for values that no input of a graph has."""
         if known.dtype not in DTYPES:
-            raise UnsupportedForm(
-                f"type {known.value.dtype} is not supported; cast it to one of {', '.join(DTYPES)}"
-            )
+            name = str(known.value.dtype)
+            raise UnsupportedForm(f"type {name} is not supported; cast it to one of {instead_of(name)}")
         if 0 in known.shape:
             raise UnsupportedForm(f"a value of shape {list(known.shape)} has no elements")
 

@@ -27,6 +27,7 @@ from autotune.models.operators.node import TorchNode
 from autotune.models.torch_sizes import flat
 from schedules import te
 from schedules.dtypes import DTYPES
+from schedules.te.scalars import instead_of
 
 # Makes a number of a tensor of one element. The tensor stands for it.
 ITEM = "aten._local_scalar_dense.default"
@@ -46,7 +47,7 @@ def supported_dtype(val: Any, what: str) -> str:
     dtype = dtype_name(val)
     if dtype not in DTYPES:
         raise ModelError(
-            f"{what} is {dtype}, which is not supported: convert it to one of {', '.join(DTYPES)}"
+            f"{what} is {dtype}, which is not supported: convert it to one of {instead_of(dtype)}"
         )
     return dtype
 

@@ -214,7 +214,7 @@ def _tune_graphs(
     if not space.tasks:
         return _tune_tasks(bases, asked, started, log, progress, interrupts)
     options = replace(asked.options, budget_s=min(part_s, EACH_S * len(space.tasks)))
-    jobs = ModelJobs(bases, space.tasks, options, log, time.monotonic())
+    jobs = ModelJobs(bases, space.tasks, options, log, time.monotonic(), always=True)
     compared = asked.tuning(jobs)(log, progress, interrupts)
     chosen, tried = space.decided(goal, log)
     if compared[goal].stopped == "interrupted":
@@ -268,13 +268,15 @@ def _tune_tasks(
 class ModelJobs:
     """What a model runs, at all sizes and at single ones, and what is to tune of it (`makers.JobMaker`).
     ``options``: their budget is that of
-    all tasks, the trials that of each. ``started``: `time.monotonic`."""
+    all tasks, the trials that of each. ``started``: `time.monotonic`. ``always``: whether all tasks are begun
+    however short the budget is."""
 
     ready: Sequence[PreparedModel]
     tasks: Sequence[SuiteTask]
     options: TuneOptions
     log: Log
     started: float
+    always: bool = False
     left: dict[Target, dict[int, SuiteTask]] = field(default_factory=dict)
 
     def job(self, target: Target) -> Job:
@@ -291,7 +293,8 @@ class ModelJobs:
         share_s = budget_s / len(left)
         options = replace(self.options, budget_s=budget_s, share_s=share_s, started=begun)
         skipped = [t.workload for i, t in enumerate(self.tasks) if i not in left]
-        return Job([*left.values()], options, whole=self._whole(skipped, target))
+        always = len(left) if self.always else 0
+        return Job([*left.values()], options, always, self._whole(skipped, target))
 
     def _whole(self, skipped: Sequence[Workload], target: Target) -> Whole:
         """What a call takes and the share of the limit that it reaches, both at the largest sizes, where all

@@ -7,7 +7,7 @@ values that stand in memory whatever the order of all else is, as each element h
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import takewhile
@@ -61,6 +61,12 @@ def late_read(nest: Nest, buffers: Collection[str]) -> str:
                             "read is not proved to come after the write of its element"
                         )
     return ""
+
+
+def comes_after(nest: Nest, r: Block, load: Load, guards: Sequence[Expr]) -> bool:
+    """Whether a read of a block, under conditions on its axes, is proved to come after all writes of its
+    element."""
+    return all(_after(nest, w, r, load, tuple(guards)) for w in writers(nest, load.buffer))
 
 
 @lru_cache(maxsize=1 << 12)  # a primitive changes few blocks, and sketches have many in common

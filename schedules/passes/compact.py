@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from schedules import expr as E
 from schedules.expr import Compare, Expr
-from schedules.ir import Alloc, Buffer, Guard, Loop, Stmt, Store, kids, with_body
+from schedules.ir import GPU_AXES, Alloc, Buffer, Guard, Loop, Stmt, Store, kids, with_body
 from schedules.ir.exprs import accesses, expressions, loads
 from schedules.ir.regions import footprint
 from schedules.ir.strides import resized
@@ -71,7 +71,8 @@ def _place(s: Stmt, b: Buffer, named: _Named) -> Stmt:
         users = [k for k in users if b.name in named.by(k)]
     if not users:
         return s
-    if isinstance(s, Loop) and (_goes_on(s, b) or (named.scans and reads_earlier(s, b))):
+    in_steps = named.scans and isinstance(s, Loop) and s.kind not in GPU_AXES  # these have no order
+    if isinstance(s, Loop) and (_goes_on(s, b) or (in_steps and reads_earlier(s, b))):
         return _folded(s, b, named)
     if len(users) == 1 and not own and not (isinstance(s, Loop) and s.kind == "vectorize"):
         child = users[0]

@@ -131,6 +131,7 @@ def _middle(loop: Loop, n: int) -> tuple[Expr, Expr, frozenset[Expr]]:
     firsts: list[Expr] = []
     ends: list[Expr] = []
     holding: set[Expr] = set()
+    beside: set[Expr] = set()  # those of the whole loop, which ranges do not tell once its ends move
     for c in _conditions(loop.body):
         if not isinstance(c, Compare) or c.op not in ("<", "<=") or loop.var not in E.variables(c):
             continue
@@ -151,6 +152,7 @@ def _middle(loop: Loop, n: int) -> tuple[Expr, Expr, frozenset[Expr]]:
             first, last = (0, k // a + 1) if a > 0 else (-(k // -a), n)
             if max(lo, first) < min(hi, last):
                 lo, hi = max(lo, first), min(hi, last)
+                beside.add(c)
         elif loop.kind == "serial":
             holding.add(c)
             (ends if a > 0 else firsts).append(most // a + 1 if a > 0 else -(most // -a))
@@ -159,6 +161,7 @@ def _middle(loop: Loop, n: int) -> tuple[Expr, Expr, frozenset[Expr]]:
     if holding:
         start = E.minimum(start, hi)
         end = E.maximum(end, start)
+        holding |= beside
     return start, end, frozenset(holding)
 
 

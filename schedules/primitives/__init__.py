@@ -18,6 +18,7 @@ from schedules.primitives.cache_read_offset import CacheReadOffset
 from schedules.primitives.cache_read_part import CacheReadPart
 from schedules.primitives.cache_read_view import CacheReadView
 from schedules.primitives.cache_write import CacheWrite
+from schedules.primitives.compute_ahead import ComputeAhead
 from schedules.primitives.compute_at import ComputeAt
 from schedules.primitives.decompose_reduction import DecomposeReduction
 from schedules.primitives.fuse import Fuse
@@ -28,12 +29,14 @@ from schedules.primitives.online import Online
 from schedules.primitives.pack import Pack
 from schedules.primitives.parallel import Parallel
 from schedules.primitives.partition import Partition
+from schedules.primitives.reduce_ahead import ReduceAhead
 from schedules.primitives.reorder import Reorder
 from schedules.primitives.reorder_axes import ReorderAxes
 from schedules.primitives.reorder_storage import ReorderStorage
 from schedules.primitives.reverse_compute_at import ReverseComputeAt
 from schedules.primitives.rfactor import Rfactor
 from schedules.primitives.set_scope import SetScope
+from schedules.primitives.skip_unread import SkipUnread
 from schedules.primitives.skip_zeros import SkipZeros
 from schedules.primitives.split import Split
 from schedules.primitives.split_axis import SplitAxis
@@ -97,6 +100,7 @@ class Methods(ABC):
     cache_read_part = _method(CacheReadPart, CacheReadPart)
     cache_read_view = _method(CacheReadView, CacheReadView)
     cache_write = _method(CacheWrite, CacheWrite)
+    compute_ahead = _method(ComputeAhead, ComputeAhead)
     compute_at = _method(ComputeAt, ComputeAt)
     decompose_reduction = _method(DecomposeReduction, DecomposeReduction)
     fuse = _method(Fuse, Fuse.of)
@@ -107,12 +111,14 @@ class Methods(ABC):
     pack = _method(Pack, Pack.of)
     parallel = _method(Parallel, Parallel)
     partition = _method(Partition, Partition)
+    reduce_ahead = _method(ReduceAhead, ReduceAhead)
     reorder = _method(Reorder, Reorder.of)
     reorder_axes = _method(ReorderAxes, ReorderAxes.of)
     reorder_storage = _method(ReorderStorage, ReorderStorage.of)
     reverse_compute_at = _method(ReverseComputeAt, ReverseComputeAt)
     rfactor = _method(Rfactor, Rfactor)
     set_scope = _method(SetScope, SetScope)
+    skip_unread = _method(SkipUnread, SkipUnread.of)
     skip_zeros = _method(SkipZeros, SkipZeros)
     split = _method(Split, Split.of)
     split_axis = _method(SplitAxis, SplitAxis)

@@ -18,6 +18,8 @@ HINTS = {  # {hint: "what it is of: what it says"}
     "iterations",
     "prefetch_cache": "loop: on a CPU, 2 has what it asks for fetched into the second cache, not the first",
     "software_pipeline": "loop: on a CPU, 1 runs the last stage of an iteration with a stage of the next one",
+    "slide": "innermost loop over vectors: on a CPU, 1 keeps vectors that the next iteration reads again, a "
+    "few elements further on, in registers",
     "min_blocks": "loop over blockIdx: for NVIDIA GPUs, registers are kept few enough that so many blocks "
     "share a processor",
     "pad": "block: elements added to the rows of the shared buffer that it writes, against bank conflicts",
@@ -33,6 +35,7 @@ VALUES = {
     "prefetch_bytes": range(1 << 20),
     "prefetch_cache": range(3),
     "software_pipeline": range(2),
+    "slide": range(2),
     "min_blocks": range(1, 33),
     "pad": range(1 << 10),
     "masked": range(2),

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from schedules.ir import Nest, blocks
+from schedules.expr import Var
+from schedules.ir import Block, Loop, Nest, blocks, walk
 from schedules.ir.carried import carried_buffers, late_read
+from schedules.ir.nest import reads, subtree_of, whole_axis
 from schedules.primitives.base import Primitive
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.scans import groups
@@ -43,6 +45,8 @@ def check_scans(p: Primitive[Any], before: Nest, after: Nest, tensors: frozenset
                 b.writes, b.values, b.binds,
             )  # fmt: skip
             if not kept and any(w.buffer in carried for w in b.writes):
+                if p.name == "compute_at" and x is not None and _makes_what_it_reads(after, x):
+                    continue  # a part of the other axes, with all of its steps
                 raise p.refused(
                     f"block {b.name} makes {b.writes[0].buffer}, which later steps of its scan read; "
                     "reorder, split, vectorize or parallelize loops of other axes instead"
@@ -55,3 +59,16 @@ def check_scans(p: Primitive[Any], before: Nest, after: Nest, tensors: frozenset
         raise p.refused(
             f"{wrong}; keep the loops of the scan's own axes in order, and use loops of other axes"
         )
+
+
+def _makes_what_it_reads(nest: Nest, b: Block) -> bool:
+    """Whether a block makes, in the loops that it shares with no other, all that it reads of its own tensors:
+    along each axis it reads at its own point, or a loop goes over all of the axis."""
+    loops = [x for x in walk(subtree_of(nest, b.name)) if isinstance(x, Loop)]
+    whole = {Var(b.iters[n].var) for x in loops if (n := whole_axis(b, x)) is not None}
+    own = {w.buffer: w.indices for w in b.writes}
+    for x in reads(b):
+        for i, at in zip(x.indices, own.get(x.buffer, x.indices), strict=True):
+            if i != at and at not in whole:
+                return False
+    return True

@@ -24,7 +24,7 @@ from schedules.space.rules.cpu import apply_rules, schedule_plainly
 from schedules.space.rules.gpu import apply_gpu_rules, schedule_each_plainly
 from schedules.space.sketch_builder import SketchBuilder, enumerate_drafts
 from schedules.te.compute_dag import ComputeDAG
-from schedules.te.scans import check_no_scan
+from schedules.te.scans import check_grid_scans
 
 
 @dataclass(frozen=True)
@@ -149,10 +149,10 @@ def derive(
     limits and features for callers who ask about many rows (`schedules.space.estimate.recording`).
     ``enough``: whether the space must do with the sketches that there are, asked after the first and while
     others are drawn: programs of hundreds of stages take seconds for each one. Raises ScheduleError for scans
-    on a GPU."""
+    that a GPU does not run."""
     kind = _kind(target)
     if target.grid:
-        check_no_scan(dag)
+        check_grid_scans(dag)
     drafts = enumerate_drafts(dag, target, kind.rules, enough=enough)
     drafts = drafts or enumerate_drafts(dag, target, kind.last_resort)
     return DerivedSpace(dag.largest, target, drafts, compiler)

@@ -84,6 +84,10 @@ class SketchBuilder:
             self.words.append(f"{what}={picked}")
         return picked
 
+    def choose_once(self, what: str, options: Sequence[str]) -> str:
+        """As `choose`, where one answer is for all blocks, so that sketches do not multiply."""
+        return self._picked[what][1] if what in self._picked else self.choose(what, options)
+
     def choice(self, name: str, options: Sequence[int]) -> int | Hole:
         """A hole with a few options. A single option makes no hole."""
         options = tuple(sorted(set(options)))

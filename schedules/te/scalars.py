@@ -66,22 +66,23 @@ def check_dtype(dtype: Any, what: str) -> str:
     except (TypeError, ValueError):  # numpy looks for a dtype in what it is given
         name = ""
     if name not in DTYPES:
-        remedy = _instead(text, name)
-        raise WorkloadError(f"{what}: dtype {dtype!r} is not one of {', '.join(DTYPES)}{remedy}")
+        raise WorkloadError(f"{what}: dtype {dtype!r} is not one of {instead_of(text, name)}")
     return name
 
 
-def _instead(text: str, name: str) -> str:
-    """What to take for a dtype that is not here. ``name``: numpy's, empty where numpy does not know it."""
-    known = name or text
+def instead_of(text: str, name: str = "") -> str:
+    """The dtypes that there are, and what to take for one that is not here. ``name``: numpy's, empty where
+    numpy does not know it."""
+    known, every = name or text, ", ".join(DTYPES)
     if known in WIDER:
-        return f"; {WIDER[known]} has all its values"
+        return f"{every}; {WIDER[known]} has all its values"
     if known == "uint64":
-        return "; int64 has its values below 2**63"
+        return f"{every}; int64 has its values below 2**63, and x.view('int64') the bits of all"
     if known.startswith(("complex", "cfloat", "cdouble")):
-        return "; keep real and imaginary parts in a tensor each, which one stage may make, or side by side"
+        way = "keep real and imaginary parts in a tensor each, which one stage may make, or side by side"
+        return f"{every}; {way}"
     close = f" (did you mean {SHORT[text]!r}?)" if text in SHORT else suggest(text, DTYPES)
-    return f"{close}; choose one of these"
+    return f"{every}{close}; choose one of these"
 
 
 @of_elements

@@ -46,13 +46,28 @@ def groups(dag: ComputeDAG | Sequence[Stage]) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
-def check_no_scan(dag: ComputeDAG) -> None:
-    """Raise ScheduleError for an expression with a scan, which GPUs do not run."""
-    for _, last in groups(dag):
+def check_grid_scans(dag: ComputeDAG) -> None:
+    """Raise ScheduleError for a scan that GPUs do not run: one thread has all steps of a point, so a step may
+    read neither other points of the steps before nor other stages."""
+    for first, last in groups(dag):
+        s = dag.stages[last]
+        if first < last:
+            why = f"has a step of {last - first + 1} stages"
+        elif s.reducer is not None or not _reads_own_points(s):
+            why = "reads other points of the steps before"
+        else:
+            continue
         raise ScheduleError(
-            f"stage {dag.stages[last].name} is a scan, whose steps run one after another; kernels for a GPU "
-            "have none yet: tune for a CPU"
+            f"stage {s.name} is a scan that {why}, for which threads of a GPU would wait for each other; "
+            "tune for a CPU, or call a kernel of one step in a loop"
         )
+
+
+def _reads_own_points(s: Stage) -> bool:
+    """Whether a step reads of earlier steps what is at its own point of all other axes."""
+    steps, made = scan_positions(s), {o.name for o in s.outputs}
+    others = [n for n in range(len(s.axes)) if n not in steps]
+    return all(x.indices[n] == Var(s.axes[n].var) for x in s.reads() if x.buffer in made for n in others)
 
 
 def scan_positions(s: Stage) -> tuple[int, ...]:

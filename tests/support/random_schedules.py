@@ -21,6 +21,7 @@ from schedules.primitives.cache_read_offset import CacheReadOffset
 from schedules.primitives.cache_read_part import CacheReadPart
 from schedules.primitives.cache_read_view import CacheReadView
 from schedules.primitives.cache_write import CacheWrite
+from schedules.primitives.compute_ahead import ComputeAhead
 from schedules.primitives.compute_at import ComputeAt
 from schedules.primitives.decompose_reduction import DecomposeReduction
 from schedules.primitives.fuse import Fuse
@@ -31,12 +32,14 @@ from schedules.primitives.online import Online
 from schedules.primitives.pack import Pack
 from schedules.primitives.parallel import Parallel
 from schedules.primitives.partition import Partition
+from schedules.primitives.reduce_ahead import ReduceAhead
 from schedules.primitives.reorder import Reorder
 from schedules.primitives.reorder_axes import ReorderAxes
 from schedules.primitives.reorder_storage import ReorderStorage
 from schedules.primitives.reverse_compute_at import ReverseComputeAt
 from schedules.primitives.rfactor import Rfactor
 from schedules.primitives.set_scope import SetScope
+from schedules.primitives.skip_unread import SkipUnread
 from schedules.primitives.skip_zeros import SkipZeros
 from schedules.primitives.split import Split
 from schedules.primitives.split_axis import SplitAxis
@@ -233,6 +236,12 @@ def _reorder_storage(s: Schedule, rng: Random) -> Primitive:
     return ReorderStorage(b.name, tuple(order))
 
 
+def _skip_unread(s: Schedule, rng: Random) -> Primitive:
+    name = _block(s, rng)
+    axes = sum(i.kind == "spatial" for i in find_block(s.nest, name).iters)
+    return SkipUnread(name, tuple(rng.choice((1, 1, 2, 3)) for _ in range(axes)))
+
+
 CHOICES: dict[str, Callable[[Schedule, Random], Primitive]] = {
     "annotate": _annotate,
     "bind": lambda s, rng: Bind(_loop(s, rng), "blockIdx.x"),
@@ -241,6 +250,7 @@ CHOICES: dict[str, Callable[[Schedule, Random], Primitive]] = {
     "cache_read_part": _cache_read_part,
     "cache_read_view": _cache_read_view,
     "cache_write": lambda s, rng: CacheWrite(_block(s, rng), rng.choice(SCOPES)),
+    "compute_ahead": lambda s, rng: ComputeAhead(_block(s, rng), _loop(s, rng)),
     "compute_at": lambda s, rng: ComputeAt(_block(s, rng), _loop(s, rng)),
     "decompose_reduction": _decompose,
     "fuse": _fuse,
@@ -251,12 +261,14 @@ CHOICES: dict[str, Callable[[Schedule, Random], Primitive]] = {
     "pack": _pack,
     "parallel": lambda s, rng: Parallel(_loop(s, rng)),
     "partition": lambda s, rng: Partition(_loop(s, rng)),
+    "reduce_ahead": lambda s, rng: ReduceAhead(_reducing(s, rng), _loop(s, rng)),
     "reorder": _reorder,
     "reorder_axes": _reorder_axes,
     "reorder_storage": _reorder_storage,
     "reverse_compute_at": lambda s, rng: ReverseComputeAt(_block(s, rng), _loop(s, rng)),
     "rfactor": _rfactor,
     "set_scope": _set_scope,
+    "skip_unread": _skip_unread,
     "skip_zeros": lambda s, rng: SkipZeros(_reducing(s, rng)),
     "split": _split,
     "split_axis": _split_axis,

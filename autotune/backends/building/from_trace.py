@@ -23,7 +23,7 @@ from schedules.passes.simt import lower_simt
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.open_sizes import OpenSize, strides_that_depend
-from schedules.te.scans import check_no_scan
+from schedules.te.scans import check_grid_scans
 
 if TYPE_CHECKING:
     from autotune.codegen.llvm.emit import LlvmModule
@@ -92,7 +92,7 @@ def grid_program(dag: ComputeDAG, trace: Trace, target: Target) -> GridProgram:
     """The kernels of a trace for a GPU. Raises ScheduleError as `scheduled` does."""
     if dag.open is not None:
         raise ScheduleError("kernels for a GPU take no open sizes; give open=False, or tune for a CPU")
-    check_no_scan(dag)
+    check_grid_scans(dag)
     _check_forwards(dag)
     _check_length(trace)
     with within_recursion():

@@ -19,6 +19,7 @@ from autotune.codegen.llvm.expr import CodegenError
 from autotune.codegen.llvm.held import HeldResults
 from autotune.codegen.llvm.room import room
 from autotune.codegen.llvm.scope import Scope, Scopes
+from autotune.codegen.llvm.slide import Carried, slide
 from autotune.codegen.llvm.store import Stores
 from autotune.codegen.llvm.stream import FENCE, STREAM_ALIGN, forks
 from autotune.codegen.llvm.types import LLVM_TYPE, Value, in_memory
@@ -47,12 +48,9 @@ from schedules.ir.exprs import substitute
 from schedules.ir.strides import elements, known_strides
 from schedules.model import LINE, Target
 
-# Largest intermediate buffer on the stack (bytes); small ones end up in registers.
-STACK_BYTES = 16384
-# Most bytes of such buffers in a function, copies of unrolled loops included.
-MOST_STACK_BYTES = 1 << 18
-# Alignment of buffers (bytes).
-ALIGN = 64
+# Bytes: the largest intermediate buffer on the stack, where small ones end up in registers; most of such
+# buffers in a function, copies of unrolled loops included; the alignment of buffers.
+STACK_BYTES, MOST_STACK_BYTES, ALIGN = 16384, 1 << 18, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,6 +364,9 @@ class _Function:
         self.stmt(s.body)
         del self.x.env[s.var]
         body = self.s.stack.pop()
+        slid: list[Carried] = []
+        if ("slide", 1) in s.annotations and known is not None and body.label == head:
+            slid = slide(body, var, self.s)
         before = self.s.top.label
         if known is None:
             enter = self.s.emit(f"icmp sgt i64 {extent.ref}, 0")
@@ -380,6 +381,8 @@ class _Function:
         out.append(f"  {var} = phi i64 [ {first}, %{before} ], [ {after}, %{body.label} ]")
         for ptr, start, _, _ in body.pointers:
             out.append(f"  {ptr} = phi ptr [ {start}, %{before} ], [ {ptr}.next, %{body.label} ]")
+        for c in slid:
+            out.append(f"  {c.name} = phi {c.kind} [ {c.first}, %{before} ], [ {c.after}, %{body.label} ]")
         out.extend(body.lines)
         for ptr, _, elem, by in body.pointers:
             out.append(f"  {ptr}.next = getelementptr {elem}, ptr {ptr}, i64 {by}")

@@ -23,6 +23,7 @@ from schedules import expr as E
 from schedules import te
 from schedules.dtypes import DTYPES, computed, is_integer, wrapped
 from schedules.expr import Expr
+from schedules.te.scalars import instead_of
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,7 @@ def named_type(elem_type: int) -> str:
 def supported(dtype: str) -> str:
     """Itself. Raises UnsupportedForm for a dtype that tensors do not have."""
     if dtype not in DTYPES:
-        raise UnsupportedForm(f"type {dtype} is not supported")
+        raise UnsupportedForm(f"type {dtype} is not supported; cast it to one of {instead_of(dtype)}")
     return dtype
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from autotune.models.operators.axes import reshape, within, without
-from autotune.models.operators.base import UnsupportedForm, cast, floating, number, stage, stages
+from autotune.models.operators.base import cast, floating, number, stage, stages
 from autotune.models.operators.known import Value
-from autotune.models.operators.movement import pad, part
 from autotune.models.operators.node import OnnxNode, TorchNode
 from autotune.models.operators.table import Axes, Axis, Cast, Floats, aten, onnx_op
 from schedules import te
@@ -104,167 +102,62 @@ def arg_extreme(x: te.Tensor, axis: int, keepdims: bool, largest: bool, last: bo
 
 # --- cumulative results -----------------------------------------------------------------------
 
-Tensors = tuple[te.Tensor, ...]
-Exprs = tuple[Expr, ...]
+_CUMULATIVE: dict[Fold, Callable[..., te.Tensor]] = {te.sum: te.cumsum, te.prod: te.cumprod}
 
 
-@dataclass(frozen=True)
-class _Scan:
-    """What is joined along an axis: tuples of elements. ``fold``: of a tuple along an axis; ``join``: of two;
-    ``neutral``: what changes nothing. ``direct``: the longest axis whose results each read all elements;
-    ``part``: the length of the parts of longer ones."""
-
-    fold: Fold
-    join: Callable[[Exprs, Exprs], Exprs]
-    neutral: tuple[Const, ...]
-    direct: int = 32
-    part: int = 8
+def cumulative(x: te.Tensor, axis: int, exclusive: bool, backwards: bool, fold: Fold) -> te.Tensor:
+    """Sums or products of all elements up to each along an axis, in order. Those of floats are float64's, as
+    torch's on CPUs: a product of some may be beyond float32 although no result is."""
+    wide = "float64" if is_float(x.dtype) else None
+    return cast(_CUMULATIVE[fold](x, axis, backwards, exclusive, wide, name="cumulative"), x.dtype)
 
 
-_JOIN: dict[Fold, Callable[[Expr, Expr], Expr]] = {
-    te.sum: lambda a, b: a + b, te.prod: lambda a, b: a * b, te.max: te.maximum, te.min: te.minimum,
-}  # fmt: skip
+def cumulative_extreme(
+    x: te.Tensor, axis: int, largest: bool, places: bool
+) -> tuple[te.Tensor, te.Tensor | None]:
+    """(the largest element up to each along an axis, or the least; their places as int64, if these are
+    wanted). Of equals the last one counts. NaN is larger, and less, than all."""
+    if not places:
+        return cast((te.cummax if largest else te.cummin)(x, axis, name="extreme"), x.dtype), None
+    start = limit(computed(x.dtype), -1 if largest else 1)
 
+    def value(best: te.Tensor, place: te.Tensor, *at: Expr) -> Exprs:
+        before = (*at[:axis], at[axis] - 1, *at[axis + 1 :])
+        v, old = te.cast(x[at], computed(x.dtype)), best[before]
+        found = te.any(te.not_equal(v, v), v >= old if largest else v <= old)
+        return te.select(found, v, old), te.select(found, te.cast(at[axis], "int32"), place[before])
 
-def cumulative(
-    x: te.Tensor, axis: int, exclusive: bool, backwards: bool, fold: Fold, neutral: float | Const
-) -> te.Tensor:
-    """Sums, products or extremes of all elements up to each along an axis.
-
-    Every result of a short axis reads all elements. A longer one is cut into parts: what lies before a part
-    is added to the results within it (Blelloch, Prefix sums and their applications, 1990). Sums and products
-    of floats are float64's, as those of torch on CPUs: what a part has may be beyond float32 although no
-    result is.
-    """
-    if is_float(x.dtype) and fold is te.prod:
-        return cast(_cumulative_product(x, axis, exclusive, backwards), x.dtype)
-    if is_float(x.dtype) and fold is te.sum:
-        x, out = cast(x, "float64"), x.dtype
-    else:
-        out = x.dtype
-    fill = neutral if isinstance(neutral, Const) else te.const(neutral, computed(x.dtype))
-    scan = _Scan(lambda v, axis: fold(v[0], axis=axis), lambda a, b: (_JOIN[fold](a[0], b[0]),), (fill,))
-    (made,) = _prefixes((x,), axis, exclusive, backwards, scan)
-    return cast(made, out)
-
-
-# A product is a number of at most this size and at least its inverse, times a power of the square of it.
-_SIZE = 2.0**256
-
-
-def _normal(m: Expr, e: Expr) -> Exprs:
-    """The same product, m times the e-th power of `_SIZE` squared, with an m of no extreme size."""
-    large, small = te.abs(m) > _SIZE, te.abs(m) < 1 / _SIZE
-    return (
-        te.select(large, m * _SIZE**-2, te.select(small, m * _SIZE**2, m)),
-        te.select(large, e + 1.0, te.select(small, e - 1.0, e)),
-    )
-
-
-def _cumulative_product(x: te.Tensor, axis: int, exclusive: bool, backwards: bool) -> te.Tensor:
-    """In float64. Products of parts, and in whatever order a schedule takes, may be beyond it although no
-    result is: they have exponents of their own."""
-    one, zero = te.const(1, "float64"), te.const(0, "float64")
-
-    def join(a: Exprs, b: Exprs) -> Exprs:
-        return _normal(a[0] * b[0], a[1] + b[1])
-
-    product = te.reducer((1.0, 0.0), join, "product")
-    scan = _Scan(product, join, (one, zero))
-    split = _stages(x.shape, lambda *at: _normal(*_normal(te.cast(x[at], "float64"), zero)), "factor")
-    m, e = _prefixes(split, axis, exclusive, backwards, scan)
-
-    def value(*at: Expr) -> Expr:
-        out = m[at]
-        for n in range(3):  # more make it infinite or 0
-            by = te.select(e[at] > n, _SIZE**2, te.select(e[at] < -n, _SIZE**-2, one))
-            out = out * by
-        return out
-
-    return stage(x.shape, value, "cumulative")
-
-
-def _prefixes(xs: Tensors, axis: int, exclusive: bool, backwards: bool, scan: _Scan) -> Tensors:
-    """In the dtypes that are computed with."""
-    shape, n = xs[0].shape, xs[0].shape[axis]
-    if n <= scan.direct:
-        return _direct(xs, axis, exclusive, backwards, scan)
-    parts = -(-n // scan.part)
-    sides = [(0, parts * scan.part - n if d == axis else 0) for d in range(len(shape))]
-    padded = [pad(x, sides, fill=te.const(c.value, x.dtype)) for x, c in zip(xs, scan.neutral, strict=True)]
-    cut = tuple(reshape(x, (*shape[:axis], parts, scan.part, *shape[axis + 1 :])) for x in padded)
-    inside = _direct(cut, axis + 1, exclusive, backwards, scan)
-    r = te.reduce_axis(scan.part, "r")
-
-    def total(*at: Expr) -> te.Reduction:
-        return scan.fold(tuple(x[within(at, [axis + 1], [r])] for x in cut), axis=r)
-
-    totals = _stages(without(cut[0].shape, [axis + 1]), total, "part")
-    before = _prefixes(totals, axis, True, backwards, scan)
-
-    def joined(*at: Expr) -> Exprs:
-        there = without(at, [axis + 1])
-        return scan.join(tuple(x[at] for x in inside), tuple(x[there] for x in before))
-
-    made = _stages(cut[0].shape, joined, "cumulative")
-    return tuple(part(reshape(x, padded[0].shape), axis, 0, n) for x in made)
-
-
-def _direct(xs: Tensors, axis: int, exclusive: bool, backwards: bool, scan: _Scan) -> Tensors:
-    r = te.reduce_axis(xs[0].shape[axis], "r")
-
-    def value(*at: Expr) -> te.Reduction:
-        i = at[axis]
-        counts = (r > i if exclusive else r >= i) if backwards else (r < i if exclusive else r <= i)
-        own = [x[(*at[:axis], r, *at[axis + 1 :])] for x in xs]
-        kept = (te.select(counts, v, c) for v, c in zip(own, scan.neutral, strict=True))
-        return scan.fold(tuple(kept), axis=r)
-
-    return _stages(xs[0].shape, value, "cumulative")
-
-
-def _stages(shape: Sequence[int], value: Callable[..., Any], name: str) -> Tensors:
-    """`stage` of a tuple of values, or of a reduction over tuples."""
-    made = stages(shape, value, name)
-    return made if isinstance(made, tuple) else (made,)
-
-
-def cumulative_extreme(x: te.Tensor, axis: int, largest: bool) -> tuple[te.Tensor, Callable[[], te.Tensor]]:
-    """(the largest element up to each along an axis, or the least; makes their places as int64). Of equals
-    the last one counts. NaN is larger, and less, than all."""
-    top = cumulative(
-        x, axis, False, False, te.max if largest else te.min, limit(x.dtype, -1 if largest else 1)
-    )
-    r = te.reduce_axis(x.shape[axis], "r")
-
-    def place(*at: Expr) -> te.Reduction:
-        v, best = x[(*at[:axis], r, *at[axis + 1 :])], top[at]
-        same = te.any(te.equal(v, best), te.all(te.not_equal(v, v), te.not_equal(best, best)))
-        found = te.all(r <= at[axis], same)
-        return te.max(te.select(found, te.cast(r, "int32"), te.const(0, "int32")), axis=r)
-
-    return top, lambda: cast(stage(x.shape, place, "place"), "int64")
-
-
-# Longest axis of a cumulative sum of exponentials: its work grows with the square.
-LONGEST = 1024
+    top, at = _scanned(x, axis, (start, te.const(0, "int32")), value, ("extreme", "place"))
+    return cast(top, x.dtype), cast(at, "int64")
 
 
 @aten("logcumsumexp.default", along=True)
 def log_cumulative_sum_exp(x: Floats, axis: Axis) -> te.Tensor:
-    """log of the sum of exp(x) up to each element along an axis, of what is left after the maximum up to it
-    is taken away. Every result reads all elements."""
-    if x.shape[axis] > LONGEST:
-        raise UnsupportedForm(f"its axis has {x.shape[axis]} elements, more than {LONGEST}")
-    top, _ = cumulative_extreme(x, axis, True)
-    r = te.reduce_axis(x.shape[axis], "r")
+    """log of the sum of exp(x) up to each element along an axis, in float64: the largest element so far, and
+    the sum of what is left after it is taken away."""
+    least = te.const(-math.inf, "float64")
 
-    def sums(*at: Expr) -> te.Reduction:
-        v = te.exp(x[(*at[:axis], r, *at[axis + 1 :])] - _finite(top[at]))
-        return te.sum(te.select(r <= at[axis], v, number(0, x.dtype)), axis=r)
+    def value(best: te.Tensor, total: te.Tensor, *at: Expr) -> Exprs:
+        before = (*at[:axis], at[axis] - 1, *at[axis + 1 :])
+        v, old = te.cast(x[at], "float64"), best[before]
+        new = te.maximum(old, v)
+        return new, total[before] * te.exp(old - _finite(new)) + te.exp(v - _finite(new))
 
-    total = stage(x.shape, sums, "row_sum")
+    top, total = _scanned(x, axis, (least, te.const(0, "float64")), value, ("row_max", "row_sum"))
     return stage(x.shape, lambda *at: te.cast(te.log(total[at]) + _finite(top[at]), x.dtype), "log_sum_exp")
+
+
+Exprs = tuple[Expr, Expr]
+
+
+def _scanned(
+    x: te.Tensor, axis: int, start: tuple[Const, Const], value: Callable[..., Exprs], names: Sequence[str]
+) -> tuple[te.Tensor, te.Tensor]:
+    """Two values of each step along an axis: ``value`` of both states, and of the indices."""
+    states = [te.state(x.shape, c.dtype, c.value, axis, name) for c, name in zip(start, names, strict=True)]
+    made = stages(x.shape, lambda *at: value(*states, *at), tuple(names))
+    top, other = te.scan(states, list(made))
+    return top, other
 
 
 # --- rows -------------------------------------------------------------------------------------
@@ -316,8 +209,7 @@ def _arg(
 def _onnx_cumulative(
     node: OnnxNode, x: te.Tensor, axis: Axis, *, exclusive: bool = False, reverse: bool = False
 ) -> te.Tensor:
-    fold, neutral = (te.sum, 0.0) if node.op == "CumSum" else (te.prod, 1.0)
-    return cumulative(x, axis, exclusive, reverse, fold, neutral)
+    return cumulative(x, axis, exclusive, reverse, te.sum if node.op == "CumSum" else te.prod)
 
 
 _FOLDS = {"sum": te.sum, "prod": te.prod, "amax": te.max, "amin": te.min, "max": te.max, "min": te.min}
@@ -371,12 +263,11 @@ def _place(node: TorchNode, x: te.Tensor, dim: Axis | None = None, keepdim: bool
 
 @aten("cumsum.default", "cumprod.default", along=True)
 def _cumulative(node: TorchNode, x: Cast, dim: Axis, dtype: Any = None) -> te.Tensor:
-    fold, neutral = (te.sum, 0) if node.name == "cumsum" else (te.prod, 1)
-    return cumulative(x, dim, False, False, fold, neutral)
+    return cumulative(x, dim, False, False, te.sum if node.name == "cumsum" else te.prod)
 
 
 @aten("cummax.default", "cummin.default", along=True)
 def _cumulative_extreme(node: TorchNode, x: Value, dim: Axis) -> list[te.Tensor | None]:
     t = node.cast(x, "int32" if x.dtype == "bool" else x.dtype)
-    top, place = cumulative_extreme(t, dim, node.name == "cummax")
-    return [node.cast(top), place() if 1 in node.used else None]
+    top, place = cumulative_extreme(t, dim, node.name == "cummax", 1 in node.used)
+    return [node.cast(top), place]

@@ -286,7 +286,7 @@ def masked_scatter(x: te.Tensor, mask: te.Tensor, src: te.Tensor) -> te.Tensor:
     """``x`` where the mask is not set, and the elements of ``src`` in order where it is."""
     size = math.prod(x.shape)
     flat = reshape(cast(mask, "int32"), (size,))
-    before = reshape(cumulative(flat, 0, True, False, te.sum, 0), x.shape)
+    before = reshape(cumulative(flat, 0, True, False, te.sum), x.shape)
     row = reshape(src, (math.prod(src.shape),))
 
     def value(*at: Expr) -> Expr:

@@ -10,13 +10,15 @@ import numpy as np
 
 from schedules import affine
 from schedules import expr as E
-from schedules.expr import Const, Expr, Var
+from schedules.expr import Binary, Const, Expr, Hole, Var
 from schedules.ir import Block, Loop, const
 from schedules.ir.nest import has_domain
 from schedules.space.estimate.counting import Number, number, product
 from schedules.space.holes import Columns
 from schedules.te.domains import flaw_of_condition, points_inside
 
+# Steps of a hole over which its slope is taken.
+FAR = 16
 # What a tile at the border costs, by one inside: it asks at every step.
 AT_BORDER = 2.0
 
@@ -24,30 +26,60 @@ AT_BORDER = 2.0
 @dataclass(frozen=True, slots=True)
 class Domain:
     """``filled``: the share of the box that is inside. ``borders``: for each condition how far a tile goes
-    across its border, and how far the whole box does."""
+    across its border, and how far the whole box does. ``slopes``: how much more of the box is inside with
+    each step of a hole, which conditions on tiles have; ``filled`` is what it is where these are 1."""
 
     filled: float
     borders: tuple[tuple[Expr, int], ...]
+    slopes: tuple[tuple[Hole, float], ...] = ()
 
     def share(self, env: Columns) -> Number:
         """The share of all iterations that run, those of tiles at the border counted as what they cost."""
         across = sum(number(tile, env) / whole for tile, whole in self.borders)
-        return np.minimum(self.filled + AT_BORDER * across, 1.0)
+        more = sum((number(h, env) - 1) * slope for h, slope in self.slopes)
+        return np.minimum(np.maximum(self.filled + more, 0.0) + AT_BORDER * across, 1.0)
 
 
 def domain_of(b: Block, tile: Sequence[Loop]) -> Domain | None:
     """The domain of a block whose innermost loops are ``tile``; None where it is a box, or is not known."""
     extents = {i.var: const(i.extent) for i in b.iters}
-    if not has_domain(b) or any(flaw_of_condition(c) or E.holes(c) for c in b.where):
+    if not has_domain(b):
         return None
-    named = frozenset().union(*map(E.variables, b.where))
+    holes = sorted(frozenset().union(*map(E.holes, b.where)))
+    smooth = _smooth(b.where, dict.fromkeys(holes, 1))
+    if any(flaw_of_condition(c) for c in smooth):
+        return None
+    named = frozenset().union(*map(E.variables, smooth))
     sizes = {v: n for v, n in extents.items() if v in named and n is not None}
     if not named <= sizes.keys():
         return None
     ends = {x.var: x.extent for x in tile}
     binds = dict(zip(extents, b.binds, strict=True))
-    borders = [x for c in b.where if (x := _border(c, binds, ends, sizes))[1] > 0]
-    return Domain(points_inside(sizes, b.where) / math.prod(sizes.values()), tuple(borders))
+    exact = [c for c in b.where if not _floors(c)]  # a tile is inside or outside of others as a whole
+    borders = [x for c in exact if (x := _border(c, binds, ends, sizes))[1] > 0]
+
+    def filled(at: Mapping[str, int]) -> float:
+        return points_inside(sizes, _smooth(b.where, at)) / math.prod(sizes.values())
+
+    first = filled(dict.fromkeys(holes, 1))
+    slopes = [(Hole(h), (filled({**dict.fromkeys(holes, 1), h: 1 + FAR}) - first) / FAR) for h in holes]
+    return Domain(first, tuple(borders), tuple(slopes))
+
+
+def _floors(c: Expr) -> bool:
+    return any(isinstance(x, Binary) and x.op == "//" for x in E.walk(c))
+
+
+def _smooth(where: Sequence[Expr], at: Mapping[str, int]) -> tuple[Expr, ...]:
+    """Conditions with holes filled, and with the beginnings of tiles as what they are on average."""
+
+    def even(e: Expr) -> Expr | None:
+        match e:
+            case Binary(op="*", a=Binary(op="//", a=x, b=Const(value=n)), b=Const(value=m)) if n == m:
+                return x - (int(n) - 1) // 2
+        return None
+
+    return tuple(E.rewrite(E.fill(c, at), even) for c in where)
 
 
 def _border(

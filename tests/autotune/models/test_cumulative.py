@@ -4,21 +4,28 @@ alone may be beyond its dtype."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
+from itertools import islice, product
+from typing import Any
 
 import numpy as np
 import pytest
 from backends import sampled
+from graph_meaning import evaluate
+from grid_cases import TARGET
 from helpers import execute, host, interpret
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from needs import imported
 
+import autotune as at
 from autotune.models.operators.reduction import cumulative
+from autotune.models.torch_import import import_torch
 from schedules import te
 from schedules.dtypes import DTYPES
 from schedules.ir.nest import initial
 from schedules.model import Trace
 from schedules.passes.lower import lower
+from schedules.space import derive
 from schedules.te.compute_dag import ComputeDAG
 
 Array = np.ndarray
@@ -28,7 +35,7 @@ def dag_of(
     shape: Sequence[int], dtype: str, fold: str, axis: int, exclusive: bool, backwards: bool
 ) -> ComputeDAG:
     x = te.placeholder(shape, dtype, "x")
-    return te.dag([x, cumulative(x, axis, exclusive, backwards, getattr(te, fold), float(fold == "prod"))])
+    return te.dag([x, cumulative(x, axis, exclusive, backwards, getattr(te, fold))])
 
 
 def in_order(x: Array, fold: str, axis: int, exclusive: bool, backwards: bool, wide: type) -> Array:
@@ -122,3 +129,74 @@ def test_whole_numbers_wrap_as_in_order() -> None:
     for fold in ("prod", "sum"):
         (got,) = te.evaluate(dag_of(x.shape, "int64", fold, 1, False, False), [x])
         np.testing.assert_array_equal(got, in_order(x, fold, 1, False, False, np.int64))
+
+
+# --- in models --------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", ["CumSum", "CumProd"])
+def test_onnx_has_the_same(op: str) -> None:
+    """Every direction, with and without the element itself, floats and whole numbers."""
+    onnx, reference = imported("onnx"), imported("onnx.reference")
+    for axis, reverse, exclusive, elem in product((0, -1), (0, 1), (0, 1), ("FLOAT", "INT32", "INT64")):
+        made = onnx.helper.make_node(op, ["x", "axis"], ["y"], reverse=reverse, exclusive=exclusive)
+        kind = getattr(onnx.TensorProto, elem)
+        port = [onnx.helper.make_tensor_value_info(n, kind, [4, 37]) for n in "xy"]
+        known = onnx.numpy_helper.from_array(np.array(axis), "axis")
+        graph = onnx.helper.make_graph([made], "g", port[:1], port[1:], [known])
+        opset = 14 if op == "CumSum" else 26
+        net = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
+        values = np.random.default_rng(1 + axis).integers(1 if op == "CumSum" else -1, 3, (4, 37))
+        x = values.astype(onnx.helper.tensor_dtype_to_np_dtype(kind))
+        (got,) = evaluate(at.import_onnx(net.SerializeToString()).graph, [x])
+        if op == "CumSum":
+            (want,) = ran(net, {"x": x})
+        else:
+            (want,) = reference.ReferenceEvaluator(net).run(None, {"x": x})
+        np.testing.assert_array_equal(got, want, err_msg=f"{axis} {reverse} {exclusive} {elem}")
+
+
+def ran(net: Any, given: dict[str, Any]) -> list[Any]:
+    runtime = imported("onnxruntime")
+    net.ir_version = 7
+    session = runtime.InferenceSession(net.SerializeToString(), providers=["CPUExecutionProvider"])
+    return list(session.run(None, given))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*not tuned")
+def test_a_size_along_the_axis_may_be_open() -> None:
+    torch = imported("torch")
+
+    class Net(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any) -> Any:
+            return x.cumsum(0), x.cumprod(0), *x.cummax(0), *x.cummin(0), x.logcumsumexp(0)
+
+    n = torch.export.Dim("n", max=64)
+    program = torch.export.export(Net(), (torch.ones(7, 3),), dynamic_shapes=({0: n},))
+    net = at.compile_model(import_torch(program), threads=1, fallback=True)
+    for rows in (1, 2, 5, 33, 64):
+        x = torch.from_numpy(np.random.default_rng(rows).integers(-2, 3, (rows, 3)).astype("float32"))
+        for got, want in zip(net(x.numpy()), Net()(x), strict=True):
+            np.testing.assert_allclose(got, want.numpy(), rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_the_length_of_an_axis_has_no_limit() -> None:
+    """A row of 5000 elements, whose places and logarithms were sums over all of them."""
+    torch = imported("torch")
+
+    class Net(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any) -> Any:
+            return *x.cummax(1), x.logcumsumexp(1)
+
+    x = torch.randn(2, 5000, generator=torch.Generator().manual_seed(0))
+    got = evaluate(import_torch(torch.export.export(Net(), (x,))).graph, [x.numpy()])
+    for a, b in zip(got, Net()(x), strict=True):
+        np.testing.assert_allclose(a, b.numpy(), rtol=1e-5)
+
+
+def test_gpus_run_them_too() -> None:
+    dag = dag_of((5, 90), "float32", "sum", 1, False, False)
+    assert derive(dag, TARGET).sketches

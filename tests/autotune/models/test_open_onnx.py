@@ -110,11 +110,9 @@ def test_what_cannot_be_open_is_told_with_the_remedy() -> None:
     text = str(err.value)
     assert "(Reshape): " in text and "which the import tries" in text
     assert text.endswith("give that size another range in shapes=, or a number)")
-    scan = graph([node("CumSum", "x", "axis", made="y")], {"x": ["n", 8]}, axis=np.array(0))
-    with pytest.raises(
-        ModelError, match=r"the size n \(1 to 64\) cannot stay open:\n  node y: it is computed in"
-    ):
-        at.import_onnx(scan, {"n": at.dim(1, 64, open=True)})
+    waves = graph([node("DFT", "x", made="y", axis=1)], {"x": [1, "n", 1]})
+    with pytest.raises(ModelError, match=r"the size n \(1 to 64\) cannot stay open:\n  node y: the element"):
+        at.import_onnx(waves, {"n": at.dim(1, 64, open=True)})
     with pytest.raises(ModelError, match=r"island .* has fixed sizes"):
         det = graph([node("Det", "x", made="y")], {"x": ["n", 3, 3]})
         at.import_onnx(det, {"n": seq}, islands=True)

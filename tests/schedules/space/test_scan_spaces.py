@@ -61,6 +61,72 @@ def test_a_selective_scan_has_lanes_of_channels_or_of_numbers() -> None:
     assert derive(te.dag(selective()), host(1)).sketches == ("h.lanes=k", "h.lanes=j")
 
 
+def sweep(n: int, m: int) -> ComputeDAG:
+    """Each point waits for the one to the left, and reads the row above."""
+    a = te.placeholder((n, m), name="a")
+
+    def point(y: Any, i: Any, j: Any) -> Any:
+        return te.minimum(y[i, j - 1], 4.0) - te.minimum(y[i - 1, j] * 2.0 + a[i, j], 4.0)
+
+    y = te.scan((n, m), point, init=1.0, axis=(0, 1), name="y")
+    return te.dag([a, te.compute((n, m), lambda i, j: y[i, j] + 1.0, name="z")])
+
+
+def elimination(n: int, m: int, k: int, axis: int) -> ComputeDAG:
+    """A scan forwards, and one backwards that alone reads what it makes."""
+    shape = (n, m, k)
+    a, b = (te.placeholder(shape, name=x) for x in "ab")
+
+    def before(x: Any, i: tuple[Any, ...], by: int) -> Any:
+        return x[(*i[:axis], i[axis] - by, *i[axis + 1 :])]
+
+    def forwards(p: Any, q: Any, *i: Any) -> Any:
+        f = te.minimum(a[i] * 2.0 + b[i], 3.0)
+        return te.minimum(before(p, i, 1), 4.0) - f, te.maximum(before(q, i, 1) + f, -4.0)
+
+    p, q = te.scan(
+        [shape, shape],
+        lambda p, q, i, j, t: forwards(p, q, i, j, t),
+        init=[0.0, 1.0],
+        axis=axis,
+        name=["p", "q"],
+    )
+    s = te.scan(
+        shape,
+        lambda s, i, j, t: te.minimum(p[i, j, t] - te.minimum(before(s, (i, j, t), -1), q[i, j, t]), 9.0),
+        init=0.0,
+        axis=axis,
+        reverse=True,
+        name="s",
+    )
+    return te.dag([a, b, te.compute(shape, lambda i, j, t: s[i, j, t] - a[i, j, t], name="z")])
+
+
+def test_what_a_sweep_does_not_wait_for_is_a_choice() -> None:
+    assert derive(sweep(3, 20), host(1)).sketches == ("scans.parts=ahead", "plain")
+    assert derive(sweep(3, 3), host(1)).sketches == ("plain",)  # shorter than vectors
+
+
+def test_a_scan_in_tiles_of_another_is_a_choice() -> None:
+    w = host(1).limit("vector_bytes", 16) // 4
+    have = derive(elimination(2, w + 3, 2 * w, 2), host(1)).sketches
+    assert have == ("scans.in=tiles scans.parts=ahead", "scans.in=tiles", "scans.parts=ahead", "plain")
+    assert derive(elimination(3, 4, 5, 0), host(1)).sketches == ("scans.in=tiles", "plain")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(1, 20), (3, 19), (4, 33), (2, 64)])
+def test_sweeps_compiled(shape: tuple[int, int]) -> None:
+    check_space(sweep(*shape), 1, 3, compiled=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("shape", [(2, 19, 32), (3, 16, 16), (1, 5, 7), (2, 33, 24)])
+def test_eliminations_compiled(shape: tuple[int, int, int], axis: int) -> None:
+    check_space(elimination(*shape, axis), 1 + axis % 2, 2, compiled=True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_selective_scan_compiled(threads: int) -> None:

@@ -137,7 +137,7 @@ def test_what_is_read_far_away_has_no_bands() -> None:
 def test_sweeps_share_their_decisions() -> None:
     space = derive(sweeps(interior, 64, 12), host(1))
     k = space.sketches.index("stages=kept")
-    assert space.holes(k) == ("sweep11.vec",)
+    assert space.holes(k) == ("sweep11.vec", "sweep11.rows")
 
 
 @pytest.mark.slow
@@ -259,6 +259,6 @@ def test_operations_that_inlined_stages_share_count_once() -> None:
     at = space.feature_names.index("block0.compute_cycles")
     rng = np.random.default_rng(0)
     cycles = {
-        n: space.features(k, space.sample(k, 4, rng))[:, at].min() for k, n in enumerate(space.sketches)
+        n: space.features(k, space.sample(k, 32, rng))[:, at].min() for k, n in enumerate(space.sketches)
     }
     assert cycles["plain"] < 8 * cycles["stages=kept"]

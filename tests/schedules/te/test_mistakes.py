@@ -100,7 +100,7 @@ ANYWHERE: list[tuple[Callable[[], Any], str]] = [
     (lambda: te.sum(1, axis=Q), "got 1; use te.const"),
     (lambda: te.placeholder((4,), "ushort", "z"), r"'ushort' is not one of .* \(did you mean 'uint16'\?\)"),
     (lambda: te.placeholder((4,), np.longdouble, "z"), "; float64 has all its values$"),
-    (lambda: te.cast(F[0], "uint64"), r"; int64 has its values below 2\*\*63$"),
+    (lambda: te.cast(F[0], "uint64"), r"; int64 has its values below 2\*\*63, and x.view\('int64'\) "),
     (lambda: te.placeholder((4,), "complex128", "z"), "; keep real and imaginary parts in a tensor each"),
     (lambda: te.placeholder((4,), np.complex64, "z"), "; keep real and imaginary parts in a tensor each"),
     (lambda: te.reduce_axis((5, 1), "q"), "reduce_axis q: it has no points from 5 to below 1$"),

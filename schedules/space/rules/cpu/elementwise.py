@@ -9,9 +9,11 @@ from operator import mul
 from schedules.expr import Var
 from schedules.ir import Block, Nest
 from schedules.ir.nest import reads
+from schedules.space.rules.cpu.neighbours import ROWS, keeps_vectors, near_axes
 from schedules.space.rules.cpu.prefetching import prefetch_blocks, prefetch_vectors
 from schedules.space.rules.patterns import (
     extents,
+    is_chosen_along,
     is_joined_along,
     operands,
     spatial,
@@ -36,6 +38,8 @@ def schedule_elementwise(d: SketchBuilder, name: str) -> None:
     if _walks_in_order(d.s.nest, b):
         flat = d.fused(loops)
         _tile_flat(d, name, flat)
+    elif vector_axis(b) and not _across(d.s.nest, b) and (near := near_axes(b)):
+        _tile_neighbours(d, name, loops, near)
     else:
         _tile_axes(d, name, loops)
 
@@ -61,6 +65,63 @@ def _tile_flat(d: SketchBuilder, name: str, flat: str) -> None:
     d.parallel(outer)
 
 
+def _across(nest: Nest, b: Block) -> list[str]:
+    """Axes in which an input is contiguous and the output is not."""
+    n, along = extents(b), {v for x in operands(b) for v in unit_stride_vars(nest, x)} - {vector_axis(b)}
+    return [v for v in spatial(b) if v in along and n[v] > 1]
+
+
+def _tile_neighbours(d: SketchBuilder, name: str, loops: list[str], near: set[str]) -> None:
+    """Tile a stage that reads neighbours along the axes ``near``: the vector axis, and the rows above each
+    other. Loops are cut where a border ends, in which points choose otherwise."""
+    b = d.block(name)
+    n, axes, last = extents(b), spatial(b), vector_axis(b)
+    w = d.lanes_of(d.dtype(b))
+    above = axes[axes.index(last) - 1] if last in axes[1:] else None
+    assert last is not None
+    lanes = [w * m for m in (1, 2, 4) if w * m <= n[last]] or [n[last]]
+    sliding = keeps_vectors(d, b, last, near)
+    cut = sliding or (last in near and is_chosen_along(b, last)) or is_joined_along(b, last)
+    vec = d.choice(f"{name}.vec", lanes)
+    tiles, lane = d.s.split(loops[axes.index(last)], (None, vec), "guard" if cut else "shift")
+    if sliding:
+        d.s.annotate(tiles, "slide", 1)
+    outer: dict[str, int] = {}  # {loop: most iterations}
+    inner: list[str] = []
+    ends = [tiles] if cut else []
+    for axis, loop in zip(axes, loops, strict=True):
+        if axis == last:
+            continue
+        chosen = axis in near and is_chosen_along(b, axis)
+        if axis == above and axis in near:
+            loop, row = d.s.split(loop, (None, d.choice(f"{name}.rows", ROWS)))
+            inner.append(row)
+            chosen = True
+        outer[loop] = n[axis]
+        ends += [loop] if chosen else []
+    outer[tiles] = n[last] // min(lanes)
+    d.s.reorder(*outer, *inner, lane)
+    for row in inner:
+        d.s.unroll(row)
+    d.s.vectorize(lane)
+    shared = _share(d, b, outer)
+    for loop in ends:  # loops around each side of a border, not selects within one
+        if loop not in shared or len(shared) == 1:
+            d.s.partition(loop)
+
+
+def _share(d: SketchBuilder, b: Block, outer: dict[str, int]) -> list[str]:
+    """Share the outermost loops among threads, until there may be enough iterations. ``outer``: {loop: most
+    iterations}. Returns those that are shared."""
+    n = extents(b)
+    if d.threads < 2 or prod(n[axis] for axis in spatial(b)) <= ALONE:
+        return []
+    count = list(accumulate(outer.values(), mul))
+    taken = list(outer)[: 1 + sum(c < 16 * d.threads for c in count[:-1])]
+    d.parallel(*taken)
+    return taken
+
+
 def _tile_axes(d: SketchBuilder, name: str, loops: list[str]) -> None:
     """Tile the axis in which an input is contiguous and the vector axis of the output. If these differ (a
     transposition), tiles go by blocks of both, so that what is read for one is still in the caches for the
@@ -70,8 +131,7 @@ def _tile_axes(d: SketchBuilder, name: str, loops: list[str]) -> None:
     axes = spatial(b)
     w = d.lanes_of(d.dtype(b))
     last = vector_axis(b)
-    along = {v for x in operands(b) for v in unit_stride_vars(d.s.nest, x)} - {last}
-    across = [v for v in axes if v in along and n[v] > 1]
+    across = _across(d.s.nest, b)
     joined = last is not None and not across and is_joined_along(b, last)
     whole: list[str] = []
     outer: list[str] = []
@@ -103,13 +163,8 @@ def _tile_axes(d: SketchBuilder, name: str, loops: list[str]) -> None:
     for i in inner[:-1]:
         d.s.unroll(i)
     d.s.vectorize(inner[-1])
-    take = 0
-    if d.threads > 1 and prod(n[axis] for axis in axes) > ALONE:
-        # The outermost loops are shared until there may be enough iterations. A column's blocks stay in one
-        # thread.
-        count = list(accumulate((most[v] for v in outer), mul))
-        take = 1 + sum(c < 16 * d.threads for c in count[:-1])
-        d.parallel(*outer[:take])
+    # A column's blocks stay in one thread.
+    take = len(_share(d, b, {v: most[v] for v in outer}))
     if joined and take < len(outer):  # loops around each array, not selects within one
         d.s.partition(outer[-1])
     if across and take < len(outer):

@@ -15,10 +15,11 @@ from schedules.space.rules.cpu.interleaved import split_interleaved
 from schedules.space.rules.cpu.merged_sums import merging
 from schedules.space.rules.cpu.nested import find_nested, schedule_nested
 from schedules.space.rules.cpu.packed_operands import is_streamed
-from schedules.space.rules.cpu.row_blocks import is_product, schedule_row_blocks
+from schedules.space.rules.cpu.row_blocks import is_product, reads_once_from_memory, schedule_row_blocks
 from schedules.space.rules.cpu.row_parts import rows_outgrow_cache
 from schedules.space.rules.cpu.rows import schedule_rows, split_long_reduction
-from schedules.space.rules.cpu.scans import scan_groups, schedule_scans
+from schedules.space.rules.cpu.scan_tiles import scan_groups
+from schedules.space.rules.cpu.scans import schedule_scans
 from schedules.space.rules.cpu.scatters import made_ahead, schedule_scatter
 from schedules.space.rules.cpu.streaming import stream_outputs
 from schedules.space.rules.cpu.tiling import schedule_tiled
@@ -120,22 +121,7 @@ def _schedule(d: SketchBuilder, name: str) -> None:
         d.roots.add(rows.name)  # such as the sum of activations, which the zero of weights is multiplied with
         tiled, rows = reductions_behind(d, b)
     if rows is not None:
-        products = [x for x in d.s.blocks() if x not in d.done and is_product(d.s.nest, d.block(x))]
-        ways = ("blocks", "parts", "rows") if rows_outgrow_cache(d) else ("blocks", "rows")
-        apart = _products_apart(d, products, tiled)
-        by = d.choose(f"{name}.by", ways if apart is None else (*ways, "apart")) if products else "rows"
-        if by == "apart" and apart is not None:
-            for x, axes in apart.items():
-                with d.scheduling(x):
-                    schedule_dot_products(d, x, axes, apart=True)
-            if tiled is not None and tiled.name in products:
-                _tile(d, tiled.name, name)
-            else:
-                schedule_rows(d, name)
-        elif by == "rows":
-            schedule_rows(d, name)
-        else:
-            schedule_row_blocks(d, name, in_parts=by == "parts")
+        _by_rows(d, name, tiled)
     elif tiled is not None and loops_of(d.s.nest, name):
         if tiled.name in d.nested:
             schedule_nested(d, d.nested[tiled.name], name)
@@ -145,6 +131,33 @@ def _schedule(d: SketchBuilder, name: str) -> None:
             _tile(d, tiled.name, name)
     else:
         schedule_elementwise(d, name)
+
+
+def _by_rows(d: SketchBuilder, name: str, tiled: Block | None) -> None:
+    """Schedule a stage behind which rows are reduced: ``tiled``: a product that it may be the epilogue of."""
+    products = [x for x in d.s.blocks() if x not in d.done and is_product(d.s.nest, d.block(x))]
+    ways = ("blocks", "parts", "rows") if rows_outgrow_cache(d) else ("blocks", "rows")
+    apart = _products_apart(d, products, tiled)
+    if apart is None and any(reads_once_from_memory(d, d.block(x)) for x in products):
+        ways = (*ways, "ahead")
+    by = d.choose(f"{name}.by", ways if apart is None else (*ways, "apart")) if products else "rows"
+    if by == "ahead":
+        for x in reversed(products):
+            with d.scheduling(x):
+                _tile(d, x)
+        schedule_rows(d, name)
+    elif by == "apart" and apart is not None:
+        for x, axes in apart.items():
+            with d.scheduling(x):
+                schedule_dot_products(d, x, axes, apart=True)
+        if tiled is not None and tiled.name in products:
+            _tile(d, tiled.name, name)
+        else:
+            schedule_rows(d, name)
+    elif by == "rows":
+        schedule_rows(d, name)
+    else:
+        schedule_row_blocks(d, name, in_parts=by == "parts")
 
 
 def _tile(d: SketchBuilder, producer: str, consumer: str = "") -> None:

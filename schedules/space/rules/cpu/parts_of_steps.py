@@ -11,7 +11,15 @@ from schedules.ir import Loop
 from schedules.ir.nest import vars_bound
 from schedules.space.rules.cpu.copies import schedule_packing
 from schedules.space.rules.cpu.packed_operands import pack_operand
-from schedules.space.rules.patterns import depends, is_gathered, operands, unit_stride_vars, vector_axis
+from schedules.space.rules.cpu.sums_ahead import is_read_in_part, skip_unread
+from schedules.space.rules.patterns import (
+    depends,
+    is_gathered,
+    operands,
+    spatial,
+    unit_stride_vars,
+    vector_axis,
+)
 from schedules.space.sketch_builder import SketchBuilder, extent
 
 # Most lanes of a loop that becomes vectors as it is.
@@ -41,7 +49,7 @@ def schedule_in_step(d: SketchBuilder, name: str, step: str, lanes: bool) -> Non
     else:
         vectors = (1, 2, 4, 8, 16) if reduce else (1, 2, 4)  # functions in many vectors compile for long
         fits = [w * k for k in vectors if w * k <= extent(last)] or [extent(last)]
-        cut = not reduce and _chooses(d, name, last.var)
+        cut = not reduce and (_chooses(d, name, last.var) or is_read_in_part(d, name))
         tail = "guard" if reduce or cut else "shift"
         vec = d.choice(f"{name}.vec", fits)
         o, inner = d.s.split(last.var, (None, vec), tail)
@@ -54,7 +62,9 @@ def schedule_in_step(d: SketchBuilder, name: str, step: str, lanes: bool) -> Non
             d.done.add(copy)
     in_order(d, name, [*rest, *outer, *(x.var for x in reduce), inner])
     d.s.vectorize(inner)
-    if reduce:
+    if outer:
+        skip_unread(d, name, {spatial(b)[-1]: vec})
+    if reduce and b.init:
         d.s.decompose_reduction(name, reduce[0].var)  # now in vectors too, so that sums stay in registers
 
 

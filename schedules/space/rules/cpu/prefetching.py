@@ -93,6 +93,12 @@ def prefetch_rows_of_state(d: SketchBuilder, loop: str) -> None:
     d.s.annotate(loop, "prefetch", STATE_ROWS)
 
 
+def prefetch_tiles_of_scan(d: SketchBuilder, loop: str, name: str) -> None:
+    """Offer prefetching for the loop over tiles of a scan that is read by rows: the next tile, whose rows are
+    streams of their own, each of a few lines."""
+    _offer(d, loop, name, 1)
+
+
 def _offer(d: SketchBuilder, loop: str, name: str, *distances: int) -> bool:
     """Offer the choice if the arguments come from memory. Returns whether it was offered."""
     if not beyond_caches(d):

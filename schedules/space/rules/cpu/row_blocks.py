@@ -9,7 +9,7 @@ from __future__ import annotations
 from schedules.errors import ScheduleError
 from schedules.expr import Hole, Load
 from schedules.instructions.match import Fit
-from schedules.ir import Block, Nest
+from schedules.ir import Block, Nest, nbytes
 from schedules.ir.nest import behind, vars_bound
 from schedules.primitives.base import as_expr
 from schedules.space.rules.cpu.copies import schedule_packing
@@ -55,6 +55,17 @@ def is_product(nest: Nest, b: Block) -> bool:
         return False
     row = _row_axis(b)
     return row is not None and any(not depends(x, row) for x in operands(b))
+
+
+def reads_once_from_memory(d: SketchBuilder, b: Block) -> bool:
+    """Whether an operand of a product is beyond the second cache, and one register tile has all rows that
+    read it, such as weights of few rows. Then blocks of rows share nothing."""
+    v, row = vector_axis(b), _row_axis(b)
+    if v is None or row is None or extents(b)[row] > TILE_ROWS:
+        return False
+    room, given = d.target.limit("l2_bytes", 512 << 10), d.s.nest.params
+    large = [x for x in operands(b) if x.buffer in given and nbytes(d.s.nest.buffer(x.buffer)) > room]
+    return any(v in unit_stride_vars(d.s.nest, x) and not depends(x, row) for x in large)
 
 
 def schedule_row_blocks(d: SketchBuilder, root: str, *, in_parts: bool = False) -> None:

@@ -18,8 +18,21 @@ from math import prod
 from schedules.errors import ScheduleError
 from schedules.expr import Load, Var
 from schedules.ir import Block
-from schedules.ir.nest import readers, reads, vars_bound
+from schedules.ir.nest import readers, reads
 from schedules.space.rules.cpu.parts_of_steps import in_order, schedule_in_step
+from schedules.space.rules.cpu.scan_tiles import (
+    VECTORS,
+    compute_ahead,
+    cut_into_tiles,
+    is_pointwise,
+    is_turned,
+    loops_of_axes,
+    scan_groups,
+    scans_before,
+    schedule_in_tile,
+    schedule_turned,
+)
+from schedules.space.rules.cpu.sums_ahead import split_in_panels
 from schedules.space.rules.parts import copy_read, lanes_last
 from schedules.space.rules.patterns import (
     depends,
@@ -31,63 +44,82 @@ from schedules.space.rules.patterns import (
 )
 from schedules.space.sketch_builder import SketchBuilder
 from schedules.te.compute_dag import Stage
-from schedules.te.scans import groups
 
-# Vectors in a tile of states, and rows of these.
-VECTORS = (1, 2, 4)
+# Rows of vectors in a tile of states.
 ROWS = (1, 2, 4, 8)
 # Most points along the axes of a tile that are written out.
 MOST_UNROLLED = 64
 
 
-def scan_groups(d: SketchBuilder) -> list[list[Stage]]:
-    """The stages of each group of the scans of an expression."""
-    stages = d.s.dag.stages
-    return [list(stages[a : b + 1]) for a, b in groups(d.s.dag)]
-
-
 def schedule_scans(d: SketchBuilder) -> None:
-    """Schedule every scan. Readers that are computed in a step are done then too."""
-    for group in scan_groups(d):
+    """Schedule every scan, the last first. Readers that are computed in a step are done then too, and scans
+    that are computed in a tile."""
+    fused = set[str]()
+    for group in reversed(scan_groups(d)):
+        if group[-1].name in fused:
+            continue
         with d.scheduling(group[-1].name):
-            if (
-                len(group) == 1
-                and group[0].reducer is None
-                and _is_pointwise(d.block(group[0].name), group[0])
-            ):
-                _schedule_tiles(d, group[0])
+            if is_pointwise(d, group):
+                fused |= _schedule_tiles(d, group[0])
             else:
                 _schedule_steps(d, group)
 
 
-def _is_pointwise(b: Block, s: Stage) -> bool:
-    """Whether a step reads of the steps before what is at its own point of the other axes, so that these are
-    independent."""
-    own = {w.buffer for w in b.writes}
-    scanned = {v for v, _ in s.scan}
-    others = [n for n, v in enumerate(spatial(b)) if v not in scanned]
-    at = [Var(v) for v in spatial(b)]
-    return all(x.indices[n] == at[n] for x in reads(b) if x.buffer in own for n in others)
-
-
-def _schedule_tiles(d: SketchBuilder, s: Stage) -> None:
+def _schedule_tiles(d: SketchBuilder, s: Stage) -> set[str]:
+    """Tiles of the other axes outside of the steps. Returns other scans that are computed in them."""
     name = s.name
     b, n = d.block(name), extents(d.block(name))
     scanned = [v for v, _ in s.scan]
-    loop = _loops_of(d, b)
+    loop = loops_of_axes(d, b)
     others = [v for v in spatial(b) if v not in scanned]
     made = [w.buffer for w in b.writes]
     users = _readers_in_step(d, b)
     summed = {v for u in users for v in _reduced_along(u, made, spatial(b))}
-    w = d.lanes_of(d.dtype(b))
-    turned = [v for v in others if v not in summed and _is_turned(d, b, v, scanned[-1], w)]
+    turned = [v for v in others if v not in summed and is_turned(d, s, v, users)]
     if turned:
-        _schedule_turned(d, s, turned[-1], [u.name for u in users])
-        return
+        return schedule_turned(d, s, turned[-1], [u.name for u in users])
     lanes_of = [v for v in others if n[v] > 1 and _may_be_lanes(d, b, v)]
     lanes = d.choose(f"{name}.lanes", tuple(reversed(lanes_of))) if lanes_of else ""
     kept = d.choose(f"{name}.in", ("registers", "memory")) if any(w in d.s.nest.params for w in made) else ""
+    ahead = compute_ahead(d, name, loop[scanned[-1]]) if not lanes else ""
     copy = d.s.cache_write(name, "local") if kept == "registers" else ""
+    before = [] if summed or not lanes else scans_before(d, s, [u.name for u in users])
+    outer, inner, last = _cut_axes(d, s, lanes, summed, "guard" if users else "shift")
+    steps = [loop[v] for v in scanned]
+    in_order(d, name, [*outer, *steps, *inner, *([last] if lanes else [])])
+    if ahead:
+        steps[-1:] = cut_into_tiles(d, name, ahead, steps[-1])
+    if lanes and not any(w in d.s.nest.params for w in made):
+        lanes_last(d, name, lanes)
+    if lanes:
+        _turn_operands(d, name, lanes, scanned)
+    for reader in [copy] if copy else [u.name for u in users]:
+        d.s.reverse_compute_at(reader, steps[-1])
+        d.done.add(reader)
+        schedule_in_step(d, reader, steps[-1], lanes=bool(lanes))
+    for x in before:
+        schedule_in_tile(d, x, s, lanes, outer[-1])
+    if prod(n[v] for v in others if loop[v] in inner) <= MOST_UNROLLED:
+        for i in inner:
+            d.s.unroll(i)
+    if lanes:
+        d.s.vectorize(last)
+    d.s.partition(steps[-1 - bool(ahead)])
+    if outer:
+        d.parallel(*outer)
+    d.done.add(name)
+    return {x.name for x in before}
+
+
+def _cut_axes(
+    d: SketchBuilder, s: Stage, lanes: str, summed: set[str], tail: str
+) -> tuple[list[str], list[str], str]:
+    """Cut the axes that are not the scan's own into tiles. Returns the loops outside of the steps, those
+    inside, and that of the lanes."""
+    name, b = s.name, d.block(s.name)
+    n, w, loop = extents(b), d.lanes_of(d.dtype(b)), loops_of_axes(d, b)
+    others = [v for v in spatial(b) if v not in dict(s.scan)]
+    last = loop.get(lanes, "")
     outer, inner = list[str](), list[str]()
     for v in others:
         if v in summed and v != lanes:
@@ -96,10 +128,9 @@ def _schedule_tiles(d: SketchBuilder, s: Stage) -> None:
             if v in summed:
                 if n[v] > MOST_UNROLLED:
                     raise ScheduleError(f"readers sum over {v}, which has more points than vectors hold")
-                last = loop[v]
                 continue
             fits = [w * k for k in VECTORS if w * k <= n[v]] or [n[v]]
-            o, i = d.s.split(loop[v], (None, d.choice(f"{name}.vec", fits)), "guard" if users else "shift")
+            o, i = d.s.split(loop[v], (None, d.choice(f"{name}.vec", fits)), tail)
             outer.append(o)
             last = i
         elif v == next((x for x in reversed(others) if x != lanes and x not in summed), ""):
@@ -109,25 +140,7 @@ def _schedule_tiles(d: SketchBuilder, s: Stage) -> None:
             inner.append(i)
         else:
             outer.append(loop[v])
-    steps = [loop[v] for v in scanned]
-    in_order(d, name, [*outer, *steps, *inner, *([last] if lanes else [])])
-    if lanes and not any(w in d.s.nest.params for w in made):
-        lanes_last(d, name, lanes)
-    if lanes:
-        _turn_operands(d, name, lanes, scanned)
-    for reader in [copy] if copy else [u.name for u in users]:
-        d.s.reverse_compute_at(reader, steps[-1])
-        d.done.add(reader)
-        schedule_in_step(d, reader, steps[-1], lanes=bool(lanes))
-    if prod(n[v] for v in others if loop[v] in inner) <= MOST_UNROLLED:
-        for i in inner:
-            d.s.unroll(i)
-    if lanes:
-        d.s.vectorize(last)
-    d.s.partition(steps[-1])
-    if outer:
-        d.parallel(*outer)
-    d.done.add(name)
+    return outer, inner, last
 
 
 def _turn_operands(d: SketchBuilder, name: str, lanes: str, scanned: Sequence[str]) -> None:
@@ -147,73 +160,12 @@ def _turn_operands(d: SketchBuilder, name: str, lanes: str, scanned: Sequence[st
         d.done.add(copy)
 
 
-def _loops_of(d: SketchBuilder, b: Block) -> dict[str, str]:
-    """{axis of a block: its loop}, of a block whose loops are its axes."""
-    found = {}
-    for x in d.loops(b.name):
-        for i, e in zip(b.iters, b.binds, strict=True):
-            if x.var in vars_bound(b, i.kind) and Var(x.var) in _terms(e):
-                found[i.var] = x.var
-    return found
-
-
-def _terms(e: object) -> list[object]:
-    from schedules import expr as E
-
-    return [x for x in E.walk(e) if isinstance(x, Var)]  # type: ignore[arg-type]
-
-
 def _may_be_lanes(d: SketchBuilder, b: Block, axis: str) -> bool:
     """Whether neighbours along an axis lie side by side in something that a step reads or returns."""
     made = [Load(w.buffer, w.indices, "float32") for w in b.writes if w.buffer in d.s.nest.params]
     if made:
         return all(axis in unit_stride_vars(d.s.nest, x) for x in made)
     return any(axis in unit_stride_vars(d.s.nest, x) for x in operands(b))
-
-
-def _is_turned(d: SketchBuilder, b: Block, axis: str, step: str, w: int) -> bool:
-    """Whether what a step reads at each point of an axis, and what is returned, goes on in memory along the
-    steps, and both are as long as tiles of ``w`` lanes."""
-    n = extents(b)
-    if n[axis] < w or n[step] == 0 or n[step] % w:
-        return False
-    made = [Load(x.buffer, x.indices, "float32") for x in b.writes]
-    own = {x.buffer for x in b.writes}
-    given = [x for x in operands(b) if x.buffer not in own and depends(x, axis) and depends(x, step)]
-    if any(x.buffer in d.s.nest.params for x in made):
-        given += made
-    return bool(given) and all(step in unit_stride_vars(d.s.nest, x) and not is_gathered(x) for x in given)
-
-
-def _schedule_turned(d: SketchBuilder, s: Stage, lanes: str, users: Sequence[str]) -> None:
-    """Tiles of as many steps as there are lanes along an axis, read and written by rows. Several of them take
-    turns, as each step waits for the one before."""
-    name, b = s.name, d.block(s.name)
-    loop, n, w = _loops_of(d, b), extents(b), d.lanes_of(d.dtype(b))
-    scanned = [v for v, _ in s.scan]
-    outer = [loop[v] for v in spatial(b) if v not in scanned and v != lanes]
-    returned = any(x.buffer in d.s.nest.params for x in b.writes)
-    readers = [d.s.cache_write(name, "local")] if returned else users
-    # lanes of a step are computed once, as later steps take the place of earlier ones in memory
-    tiles = [k for k in VECTORS if k == 1 or n[lanes] % (w * k) == 0]
-    tail = "guard" if readers else "shift"
-    tile, row, lane = d.s.split(loop[lanes], (None, d.choice(f"{name}.rows", tiles), w), tail)
-    *steps, last = (loop[v] for v in scanned)
-    step, column = d.s.split(last, (None, w))
-    in_order(d, name, [*outer, tile, *steps, step, row, column, lane])
-    if not returned:
-        lanes_last(d, name, lanes)
-    for reader in readers:
-        d.s.reverse_compute_at(reader, step)
-        d.done.add(reader)
-        schedule_in_step(d, reader, step, lanes=True)
-        d.s.unroll(d.loops(reader)[-2].var)
-    d.s.unroll(row)
-    d.s.unroll(column)
-    d.s.vectorize(lane)
-    d.s.partition(step)
-    d.parallel(*outer, tile)
-    d.done.add(name)
 
 
 def _readers_in_step(d: SketchBuilder, b: Block) -> list[Block]:
@@ -224,8 +176,8 @@ def _readers_in_step(d: SketchBuilder, b: Block) -> list[Block]:
         return []
     users = [u for w in b.writes for u in readers(nest, w.buffer) if u is not b]
     users = list({u.name: u for u in users}.values())
-    if any(u.name == s.name for group in scan_groups(d) for s in group for u in users):
-        return []  # another scan, in loops of its own
+    if any(u.name in d.done for u in users):
+        return []  # another scan, in loops of its own, or what is computed in the steps of one
     for u in users:
         for x in reads(u):
             if any(x.buffer == w.buffer for w in b.writes) and not all(isinstance(i, Var) for i in x.indices):
@@ -248,8 +200,9 @@ def _reduced_along(u: Block, made: Sequence[str], axes: Sequence[str]) -> set[st
 def _schedule_steps(d: SketchBuilder, group: Sequence[Stage]) -> None:
     """The steps outermost, and in each the stages one after another."""
     steps = [x.var for x in d.loops(group[0].name)][: len(group[0].scan)]
+    step = split_in_panels(d, group, steps[-1])
     for s in group:
         if s.name in d.s.blocks():
-            schedule_in_step(d, s.name, steps[-1], lanes=True)
+            schedule_in_step(d, s.name, step, lanes=True)
             d.done.add(s.name)
-    d.s.partition(steps[-1])  # the first step reads what was given, the others do not ask
+    d.s.partition(step)  # the first step reads what was given, the others do not ask

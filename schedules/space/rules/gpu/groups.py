@@ -6,9 +6,11 @@ from schedules.ir import Block
 from schedules.space.rules.alike import schedule_alike
 from schedules.space.rules.cpu.groups import reductions_behind
 from schedules.space.rules.cpu.rows import row_rank
+from schedules.space.rules.cpu.scan_tiles import scan_groups
 from schedules.space.rules.gpu.maps import schedule_map
 from schedules.space.rules.gpu.plain import schedule_plainly
 from schedules.space.rules.gpu.rows import schedule_rows, split_among_blocks
+from schedules.space.rules.gpu.scans import schedule_scans
 from schedules.space.rules.gpu.scatters import schedule_scatter
 from schedules.space.rules.gpu.tiles import schedule_tiles, split_reduction
 from schedules.space.rules.gpu.transposed import read_across, schedule_transposed
@@ -21,6 +23,9 @@ from schedules.space.sketch_builder import SketchBuilder
 
 def apply_gpu_rules(d: SketchBuilder) -> None:
     """Draw a whole sketch."""
+    if any(x.scan for x in d.s.dag.stages):
+        _with_scans(d)
+        return
     split_views(d)
     inline_stages(d, _inline_padding, costly_in_tiles=True)
     split_views(d)  # what reads through a stage that is gone now
@@ -30,6 +35,19 @@ def apply_gpu_rules(d: SketchBuilder) -> None:
     for name in list(d.s.blocks()):
         split_among_blocks(d, name)
         split_reduction(d, name)
+    while (last := d.last_unscheduled()) is not None:
+        with d.scheduling(last):
+            _schedule(d, last)
+
+
+def _with_scans(d: SketchBuilder) -> None:
+    """Draw a sketch of an expression with scans, a kernel each. All other stages have the rules that they
+    have elsewhere."""
+    steps = {s.name for group in scan_groups(d) for s in group}
+    split_views(d)
+    d.done |= steps
+    inline_stages(d, _inline_padding, costly_in_tiles=True, stay=steps)
+    schedule_scans(d)
     while (last := d.last_unscheduled()) is not None:
         with d.scheduling(last):
             _schedule(d, last)
