@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
+from autotune.errors import ModelError
 from autotune.measure.memory import free_bytes
 from autotune.models.fallback import run_island
-from autotune.models.graph_choices import ModelKey, keep
-from autotune.models.graph_search import LOOKING, Alternative, Tried, alternatives, decided, hopeful
+from autotune.models.graph_choices import MOST_TRIED, ModelKey, exactly, found_choices, keep
+from autotune.models.graph_search import LOOKING, Alternative, Tried, alternatives, decided, hopeful, total
 from autotune.models.in_place import random_arguments
 from autotune.models.preparation import PreparedModel
 from autotune.models.program import Program, Times
@@ -74,6 +75,18 @@ class GraphSpace:
         return [ready for ready, _ in each], [tried for _, tried in each]
 
 
+def chosen_before(base: PreparedModel, exact: bool, target: Target, where: str) -> PreparedModel | None:
+    """The program as an earlier run left it; None where the log has no such run. ``exact``: without rewrites
+    whose results are less exact. Raises `LogError`."""
+    found = found_choices(base.model.graph, where, target, target.threads)
+    if found is None:
+        return None
+    try:
+        return base.with_choices(exactly(found.choices) if exact else found.choices)
+    except ModelError:
+        return None  # what a log says may not be cut
+
+
 class _Limits:
     """The least seconds that this machine needs for a workload, each measured once."""
 
@@ -89,12 +102,16 @@ class _Limits:
 
 
 def confirmed(
-    base: PreparedModel, chosen: PreparedModel, target: Target, log: Log, where: str
+    base: PreparedModel, chosen: PreparedModel, target: Target, log: Log, where: str, timed: bool = True
 ) -> tuple[PreparedModel, Mapping[str, float]]:
     """(The graph that is kept, seconds of both where they could be compared): the usual one where the other
-    is no faster as a whole. Programs run in turns on random inputs. ``where``: the log's place."""
+    is no faster as a whole, or lacks kernels that the usual one has. If ``timed``, programs run in turns on
+    random inputs. ``where``: the log's place."""
     if chosen.choices == base.choices:
         return base, {}
+    known = [total(one, lambda w: Known.of(w, target, log).time_s) for one in (base, chosen)]
+    if None in known or not timed:
+        return (base if known[0] is not None and known[1] is None else chosen), {}
     programs = [_program(one, target, log, where) for one in (base, chosen)]
     if any(p is None for p in programs):
         return chosen, {}
@@ -146,5 +163,6 @@ def record(
     """Keep in the log how a graph is rewritten."""
     key = ModelKey.of(base.model.graph)
     if key is not None:
-        told = {"tried": [asdict(x.told) for x in tried], "whole": dict(whole)}
+        first = sorted((x.under(kept.choices) for x in tried), key=lambda x: not x.taken)[:MOST_TRIED]
+        told = {"tried": [asdict(x.told) for x in first], "whole": dict(whole)}
         keep(log, key, target, HERE.machine(), kept.choices, told)

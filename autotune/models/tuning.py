@@ -211,20 +211,34 @@ def _tune_graphs(
     """Tune both sides of rewrites that may lose, then the graph that is faster, and keep which it is."""
     part_s = graph_search.SHARE * asked.options.budget_s
     space = graph_tuning.GraphSpace.of(bases, exact, part_s, goal)
+    last = [graph_tuning.chosen_before(base, exact, goal, asked.where) for base in bases]
     if not space.tasks:
-        return _tune_tasks(bases, asked, started, log, progress, interrupts)
+        running = [before or base for base, before in zip(bases, last, strict=True)]
+        return _tune_tasks(running, asked, started, log, progress, interrupts)
     options = replace(asked.options, budget_s=min(part_s, EACH_S * len(space.tasks)))
     jobs = ModelJobs(bases, space.tasks, options, log, time.monotonic(), always=True)
     compared = asked.tuning(jobs)(log, progress, interrupts)
     chosen, tried = space.decided(goal, log)
     if compared[goal].stopped == "interrupted":
         return {goal: replace(compared[goal], rewrites=tuple(x for each in tried for x in each))}
-    found = _tune_tasks(chosen, asked, started, log, progress, interrupts)
-    for base, one, each in zip(bases, chosen, tried, strict=True):
-        stopped = found[goal].stopped == "interrupted"
-        kept, whole_s = (one, {}) if stopped else graph_tuning.confirmed(base, one, goal, log, asked.where)
-        graph_tuning.record(base, kept, each, whole_s, goal, log)
-    return {goal: replace(found[goal], rewrites=tuple(x for each in tried for x in each))}
+    if compared[goal].skipped == len(space.tasks):  # nothing new is known: the last word stands
+        chosen = [before or one for one, before in zip(chosen, last, strict=True)]
+    found = _tune_tasks(chosen, asked, started, log, progress, interrupts)[goal]
+    told: list[Tried] = []
+    for base, one, before, each in zip(bases, chosen, last, tried, strict=True):
+        ended, kept = found.stopped == "interrupted", one
+        if ended and before is not None:
+            kept = before
+        elif one is not before:
+            confirmed = partial(graph_tuning.confirmed, base, one, goal, log, asked.where)
+            try:
+                kept, whole_s = confirmed(timed=not ended)
+            except KeyboardInterrupt:
+                found = replace(found, stopped="interrupted")
+                kept, whole_s = confirmed(timed=False)
+            graph_tuning.record(base, kept, each, whole_s, goal, log)
+        told += [x.under(kept.choices) for x in each]
+    return {goal: replace(found, rewrites=tuple(told))}
 
 
 def _tune_tasks(

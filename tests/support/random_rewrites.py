@@ -26,7 +26,8 @@ from model_cases import model_of
 from random_models import ModelWriter, call_inputs, same
 from state_models import new_states
 
-from autotune.models.graph_search import alternatives, decided, hopeful, kinds, total
+from autotune.models.graph_choices import ModelKey
+from autotune.models.graph_search import alternatives, change_s, decided, hopeful, kinds
 from autotune.models.outline import outline
 from autotune.models.preparation import prepared
 from schedules import te
@@ -236,9 +237,7 @@ class RewriteWriter(ModelWriter):
         w, name = self.b.constant(self.name("w"), x.shape[1], k, k), self.name
         r, s = te.reduce_axis(k, name("r")), te.reduce_axis(k, name("s"))
         shape = (*x.shape[:2], x.shape[2] - k + 1, x.shape[3] - k + 1)
-        return cases.stage(
-            shape, lambda n, c, i, j: te.sum(x[n, c, i + r, j + s] * w[c, r, s], axis=(r, s))
-        )
+        return cases.stage(shape, lambda n, c, i, j: te.sum(x[n, c, i + r, j + s] * w[c, r, s], axis=(r, s)))
 
     def pool(self) -> Any:
         x = self.image()
@@ -261,9 +260,7 @@ class RewriteWriter(ModelWriter):
             r = te.reduce_axis(m.shape[axis], self.name("r"))
             rest = (*m.shape[:axis], *m.shape[axis + 1 :])
             if rest:
-                y = cases.stage(
-                    rest, lambda *i, axis=axis, r=r: te.sum(m[(*i[:axis], r, *i[axis:])], axis=r)
-                )
+                y = cases.stage(rest, lambda *i, axis=axis, r=r: te.sum(m[(*i[:axis], r, *i[axis:])], axis=r))
                 self.keep(y)
         self.made.append(m)
         return cases.relu(m)
@@ -383,6 +380,8 @@ def wrong(graph: Graph, whole: bool, choices: Choices, seed: int, rng: Random) -
 def searched(graph: Graph, rng: Random) -> str:
     """What is wrong with the search over the graphs of a model, with seconds that are drawn."""
     base = prepared(model_of(graph))
+    if ModelKey.of(graph) is None:
+        return "the log has no key for it"
     found = alternatives(base, lambda a: False, time.monotonic() + 1e3)
     for _ in range(2):
         seconds: dict[str, float | None] = {}
@@ -393,9 +392,9 @@ def searched(graph: Graph, rng: Random) -> str:
 
         hopeful(found, of, rng.choice((0.0, 5.0, 100.0)))
         best, tried = decided(base, found, of)
-        before, after = total(base, of), total(best, of)
-        if len(tried) != len(found) or (best is not base and not (after or 0.0) < (before or 0.0)):
-            return f"decided: {before} s before, {after} s after"
+        change = change_s(base, best, of)
+        if len(tried) != len(found) or (best is not base and (change is None or change >= 0.0)):
+            return f"decided: {change} s more"
     return ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from graph_meaning import evaluate
 from model_cases import model_of
 
 import autotune as at
+from autotune.errors import ModelError
 from autotune.models import graph_choices, graph_tuning
 from autotune.models.compiling import compile_model
 from autotune.models.graph_choices import ModelKey, ToldTry, recorded
-from autotune.models.graph_search import Alternative, alternatives, decided, hopeful, kinds, total
+from autotune.models.graph_search import Alternative, alternatives, change_s, decided, hopeful, kinds, total
 from autotune.models.model import Model
 from autotune.models.preparation import PreparedModel, prepared
 from autotune.settings import SettingsError
@@ -74,6 +76,36 @@ def test_a_side_that_is_not_measured_is_not_taken() -> None:
     best, tried = decided(base, found, lambda w: None if w.digest in one.other else 1e-3)
     (told,) = [t for t in tried if t.alternative == one]
     assert best is base and told.other_s is None and not told.taken
+
+
+def test_kernels_that_both_graphs_run_need_not_be_known() -> None:
+    """As in a first run, where only those that differ are tuned before it is decided."""
+    base, found = space(qkv())
+    one = of_stacking(found)
+    known = dict.fromkeys(one.other, 1e-6) | dict.fromkeys(one.usual, 1e-3)
+    best, _ = decided(base, [one], lambda w: known.get(w.digest))
+    assert best.choices == Choices().turned(one.places)
+    assert total(best, lambda w: known.get(w.digest)) is None
+    assert change_s(base, best, lambda w: None) is None
+
+
+def test_a_program_for_one_size_stays_one() -> None:
+    base, found = space(qkv())
+    one = of_stacking(found)
+    best, _ = decided(replace(base, sizes={"n": 4}), [one], seconds(**dict.fromkeys(one.usual, 1e-3)))
+    assert best.choices != base.choices and best.sizes == {"n": 4}
+
+
+def test_a_graph_that_cannot_be_cut_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    base, found = space(qkv())
+    one = of_stacking(found)
+
+    def refused(self: PreparedModel, choices: Choices) -> PreparedModel:
+        raise ModelError("it cannot be cut")
+
+    monkeypatch.setattr(PreparedModel, "with_choices", refused)
+    best, (told,) = decided(base, [one], seconds(**dict.fromkeys(one.usual, 1e-3)))
+    assert best is base and not told.taken
 
 
 def test_a_gain_within_noise_is_not_taken() -> None:
@@ -172,7 +204,18 @@ def test_an_unknown_policy_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "told", [3, {}, {"what": 1}, {"what": "a", "usual_s": "1"}, {"what": "a", "other_s": True}]
+    "told",
+    [
+        3,
+        {},
+        {"what": 1},
+        {"what": "a", "usual_s": "1"},
+        {"what": "a", "other_s": True},
+        {"what": "a", "other_s": float("nan")},
+        {"what": "a", "usual_s": float("inf")},
+        {"what": "a", "usual_s": -1},
+        {"what": "a", "usual_s": 10**400},
+    ],
 )
 def test_what_was_tried_is_checked(told: Any) -> None:
     assert ToldTry.from_json(told) is None
