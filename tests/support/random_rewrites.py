@@ -80,10 +80,20 @@ class RewriteWriter(ModelWriter):
     def step(self) -> None:
         rng = self.rng
         ways: list[Callable[[], Any]] = [self.added, self.turned, self.joined, self.cut, self.several]
-        ways += [self.relu, self.beside, self.chain, self.chain, self.total, self.split, self.merged]
+        ways += [
+            self.relu,
+            self.beside,
+            self.beside,
+            self.beside,
+            *[self.chain] * 4,
+            self.several,
+            self.total,
+            self.split,
+            self.merged,
+        ]
         ways += [self.soft, self.stored_product, self.scan, self.guarded, self.dense, self.scores]
         if any(len(t.shape) == 4 for t in self.made):
-            ways += [self.conv, self.conv, self.convs, self.convs, self.depthwise, self.pool, self.bn]
+            ways += [*[self.conv] * 4, *[self.convs] * 5, self.depthwise, self.pool, self.bn]
         x = rng.choice(ways)()
         if x is not None:
             self.keep(x)
@@ -286,7 +296,7 @@ def random_rewritable(rng: Random) -> tuple[Graph, bool]:
     for _ in range(rng.choice((1, 1, 2))):
         w.input()
     kept = rng.random() < 0.2
-    for k in range(rng.randint(2, 7)):
+    for k in range(rng.randint(2, 8)):
         w.step()
         if kept and k in (0, 3):
             w.state()
