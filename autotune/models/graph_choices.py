@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard, get_args
 
 from autotune.models.outline import workload_of
 from autotune.run.asked import Asked
@@ -128,16 +128,19 @@ class ToldTry:
         return ToldTry(told["what"][:MOST_TEXT], times[0], times[1], told.get("taken") is True)
 
 
-def _is_time(s: object) -> bool:
+def _is_time(s: object) -> TypeGuard[float]:
     return isinstance(s, (int, float)) and not isinstance(s, bool) and 0 <= s < LONGEST_S
 
 
 @dataclass(frozen=True)
 class RecordedChoices:
-    """What a log has of the graph of a model: how it is rewritten, and what was tried."""
+    """What a log has of the graph of a model: how it is rewritten, and what was tried. ``looked_s``: the
+    budget in which alternatives were tuned; ``known``: the rewrites that might have been tried."""
 
     choices: Choices = USUAL
     tried: tuple[ToldTry, ...] = ()
+    looked_s: float = 0.0
+    known: frozenset[str] = frozenset()
 
 
 def recorded(graph: Graph, where: lookup.Where, target: Target, threads: int | None) -> RecordedChoices:
@@ -164,7 +167,10 @@ def found_choices(
         with suppress(ValueError):
             choices, tried = Choices.from_json(told.get("other")), told.get("tried")
             lines = tried[:MOST_TRIED] if isinstance(tried, list) else []
-            return RecordedChoices(choices, tuple(x for x in map(ToldTry.from_json, lines) if x is not None))
+            shown = tuple(x for x in map(ToldTry.from_json, lines) if x is not None)
+            looked_s, names = told.get("looked_s"), told.get("known")
+            known = frozenset(x for x in names if isinstance(x, str)) if isinstance(names, list) else ()
+            return RecordedChoices(choices, shown, looked_s if _is_time(looked_s) else 0.0, frozenset(known))
     return None
 
 

@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autotune.errors import ModelError
 from autotune.measure.memory import free_bytes
@@ -75,16 +75,33 @@ class GraphSpace:
         return [ready for ready, _ in each], [tried for _, tried in each]
 
 
-def chosen_before(base: PreparedModel, exact: bool, target: Target, where: str) -> PreparedModel | None:
-    """The program as an earlier run left it; None where the log has no such run. ``exact``: without rewrites
-    whose results are less exact. Raises `LogError`."""
-    found = found_choices(base.model.graph, where, target, target.threads)
-    if found is None:
-        return None
-    try:
-        return base.with_choices(exactly(found.choices) if exact else found.choices)
-    except ModelError:
-        return None  # what a log says may not be cut
+@dataclass(frozen=True)
+class Before:
+    """What an earlier run left of a program. ``ready``: as it is rewritten. ``looked_s``: the budget that it
+    had for alternatives, of all rewrites that may be tried now; 0 where that is not known."""
+
+    ready: PreparedModel
+    looked_s: float
+
+    @staticmethod
+    def of(base: PreparedModel, exact: bool, target: Target, where: str) -> Before | None:
+        """Of a program as it usually is rewritten; None where the log has no such run. ``exact``: without
+        rewrites whose results are less exact. Raises `LogError`."""
+        found = found_choices(base.model.graph, where, target, target.threads)
+        if found is None:
+            return None
+        try:
+            ready = base.with_choices(exactly(found.choices) if exact else found.choices)
+        except ModelError:
+            return None  # what a log says may not be cut
+        return Before(ready, found.looked_s if found.known >= set(_tried(exact)) else 0.0)
+
+
+def _tried(exact: bool) -> list[str]:
+    """The rewrites that a run may try."""
+    from schedules.graph.optimize import MAY_LOSE
+
+    return sorted(name for name, rewrite in MAY_LOSE.items() if rewrite.exact or not exact)
 
 
 class _Limits:
@@ -102,22 +119,26 @@ class _Limits:
 
 
 def confirmed(
-    base: PreparedModel, chosen: PreparedModel, target: Target, log: Log, where: str, timed: bool = True
+    base: PreparedModel, chosen: PreparedModel, target: Target, log: Log, where: str
 ) -> tuple[PreparedModel, Mapping[str, float]]:
     """(The graph that is kept, seconds of both where they could be compared): the usual one where the other
-    is no faster as a whole, or lacks kernels that the usual one has. If ``timed``, programs run in turns on
-    random inputs. ``where``: the log's place."""
+    is no faster as a whole, or lacks kernels that the usual one has. Programs run in turns on random inputs.
+    ``where``: the log's place."""
+    chosen = running(base, chosen, target, log)
     if chosen.choices == base.choices:
         return base, {}
-    known = [total(one, lambda w: Known.of(w, target, log).time_s) for one in (base, chosen)]
-    if None in known or not timed:
-        return (base if known[0] is not None and known[1] is None else chosen), {}
     programs = [_program(one, target, log, where) for one in (base, chosen)]
     if any(p is None for p in programs):
         return chosen, {}
     usual, other = _in_turns([p for p in programs if p is not None])
     told = {"usual_s": usual, "other_s": other}
     return (chosen if other < usual else base), told
+
+
+def running(base: PreparedModel, chosen: PreparedModel, target: Target, log: Log) -> PreparedModel:
+    """The graph that was chosen, or the usual one where that alone has all its kernels."""
+    known, other = (total(one, lambda w: Known.of(w, target, log).time_s) for one in (base, chosen))
+    return base if other is None and known is not None else chosen
 
 
 def _program(ready: PreparedModel, target: Target, log: Log, where: str) -> Program | None:
@@ -159,10 +180,14 @@ def record(
     whole: Mapping[str, float],
     target: Target,
     log: Log,
+    looked_s: float = 0.0,
+    exact: bool = False,
 ) -> None:
-    """Keep in the log how a graph is rewritten."""
+    """Keep in the log how a graph is rewritten. ``whole``: seconds of whole graphs, for people. ``looked_s``:
+    the budget of alternatives, 0 where the last word is not spoken. ``exact``: as of `GraphSpace.of`."""
     key = ModelKey.of(base.model.graph)
     if key is not None:
         first = sorted((x.under(kept.choices) for x in tried), key=lambda x: not x.taken)[:MOST_TRIED]
-        told = {"tried": [asdict(x.told) for x in first], "whole": dict(whole)}
+        told: dict[str, Any] = {"tried": [asdict(x.told) for x in first], "whole": dict(whole)}
+        told |= {"looked_s": looked_s, "known": _tried(exact)}
         keep(log, key, target, HERE.machine(), kept.choices, told)

@@ -222,7 +222,8 @@ def test_what_was_tried_is_checked(told: Any) -> None:
 
 
 def test_what_was_tried_is_one_line() -> None:
-    told = ToldTry.from_json({"what": "with\n\x1b[31m", "usual_s": 2e-3, "taken": True})
+    told = ToldTry.from_json({"what": "with\n\x1b[31m\ud800", "usual_s": 2e-3, "taken": True})
+    str(told).encode()
     assert str(told) == str(told).strip() and "\n" not in str(told) and "\x1b" not in str(told)
     assert "usual 2" in str(told) and "so not timed, taken" in str(told)
 
