@@ -185,17 +185,15 @@ GEMVER = Program(
     lambda p, r: {
         "alpha": 1.5, "beta": 1.2, "A": r.random((p.N, p.N)),
         **{n: r.random(p.N) for n in ("u1", "v1", "u2", "v2", "w", "x", "y", "z")},
-        "x1": unset(p.N), "w1": unset(p.N),
+        "B": unset(p.N, p.N), "x1": unset(p.N), "w1": unset(p.N),
     },
     ("A", "x", "w"),
     _gemver_reference,
     _gemver,
     lambda k, a, p: k.gemver(
-        a.alpha, a.beta, a.A, a.u1, a.v1, a.u2, a.v2, a.w, a.x, a.y, a.z, out=(a.A, a.x1, a.w1)
+        a.alpha, a.beta, a.A, a.u1, a.v1, a.u2, a.v2, a.w, a.x, a.y, a.z, out=(a.B, a.x1, a.w1)
     ),
     loops.gemver,
-    uses="in place",
-    in_place={"gemver": {"B": "A"}},
 )  # fmt: skip
 
 

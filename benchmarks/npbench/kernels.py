@@ -18,19 +18,16 @@ def kernels(program: Program, p: Any, dtype: str, way: str, db: str | None = Non
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that nothing is stored
         found = SimpleNamespace(
-            **{
-                name: kernel(tensors, way, db, program.in_place.get(name))
-                for name, tensors in program.kernels(dtype, p).items()
-            }
+            **{name: kernel(tensors, way, db) for name, tensors in program.kernels(dtype, p).items()}
         )
     return SimpleNamespace(**vars(found), **program.repeats(found, p))
 
 
-def kernel(tensors: Any, way: str, db: str | None, in_place: Any = None) -> Any:
-    """A kernel of tensors, or of a DAG. ``in_place``: {output: input that it may be}."""
+def kernel(tensors: Any, way: str, db: str | None) -> Any:
+    """A kernel of tensors, or of a DAG."""
     if way == "plain":
-        return at.build(at.Schedule(tensors), threads=1, in_place=in_place)
-    return at.load(tensors, threads=1, db=db, fallback=True, in_place=in_place)
+        return at.build(at.Schedule(tensors), threads=1)
+    return at.load(tensors, threads=1, db=db, fallback=True)
 
 
 def tune(program: Program, p: Any, dtype: str, seconds: float, db: str) -> list[Any]:
@@ -38,14 +35,6 @@ def tune(program: Program, p: Any, dtype: str, seconds: float, db: str) -> list[
     found = program.kernels(dtype, p)
     share = seconds / len(found)
     return [
-        at.tune(
-            ts,
-            threads=1,
-            budget_s=share,
-            db=db,
-            progress=None,
-            name=f"{program.name}_{name}",
-            in_place=program.in_place.get(name),
-        )
+        at.tune(ts, threads=1, budget_s=share, db=db, progress=None, name=f"{program.name}_{name}")
         for name, ts in found.items()
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +23,6 @@ class Program:
     ``outputs``: names of results, in the order in which the following return them. ``reference(a, p)``:
     numpy's program.
     ``kernels(t, p)``: tensors of each kernel for dtype ``t``. ``run(k, a, p)``: calls them.
-    ``in_place``: {output: input that it may be}, of kernels by name.
     ``repeats(k, p)``: kernels that run again and again in one call, by name; ``run`` finds them in ``k`` too.
     ``loops``: the program as loops over elements, which numba and a C compiler take; its parameters are
     names of arrays and sizes, and it stores in arrays. ``uses``: the public words it needs beyond plain
@@ -39,7 +38,6 @@ class Program:
     run: Callable[[Any, Any, Any], tuple[Any, ...]]
     loops: Callable[..., None]
     uses: str = ""
-    in_place: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     repeats: Callable[[Any, Any], Mapping[str, Any]] = lambda k, p: {}
     dtype: str = "float64"
     rtol: float = 1e-10
