@@ -1,7 +1,7 @@
 """Removes all but the best records of every task.
 
 Also kept are pinned records, and those that found a trace wrong or that verifying found wrong. Else merging a
-log that still trusts such a trace would bring it back.
+log that still trusts such a trace would bring it back. Runs that say how a graph is rewritten are kept too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, delete, func, select, text
 
 from kernels_db.ranking import ORDER, REPRESENTS
 from kernels_db.records import REJECTED
-from kernels_db.schema import MACHINE, PIN, RECORD, RUN, TARGET, VERIFICATION, WORKLOAD
+from kernels_db.schema import CHOOSES, MACHINE, PIN, RECORD, RUN, TARGET, VERIFICATION, WORKLOAD
 
 # Name of the temporary table of records to keep.
 KEEPING = "pruning_keeps"
@@ -57,7 +57,7 @@ def _prune(con: Connection, tasks: list[tuple[str, str]], keep: int, apply: bool
     total = con.scalar(select(func.count()).select_from(RECORD)) or 0
     removed = con.scalar(select(func.count()).select_from(RECORD).where(*gone)) or 0
     staying = select(RECORD.c.run).where(RECORD.c.uid.not_in(select(RECORD.c.uid).where(*gone)))
-    empty = RUN.c.uid.not_in(staying) & RUN.c.ended.is_not(None)
+    empty = RUN.c.uid.not_in(staying) & RUN.c.ended.is_not(None) & ~CHOOSES
     runs = con.scalar(select(func.count()).select_from(RUN).where(empty)) or 0
     if apply:
         con.execute(delete(VERIFICATION).where(VERIFICATION.c.record.in_(select(RECORD.c.uid).where(*gone))))

@@ -74,6 +74,8 @@ RUN = Table(
     _column("state"),
     UniqueConstraint("uid", "workload", "target", "machine", name="uq_run_identity"),
 )
+# Runs that say something by themselves, and need no records: which rewrites of a model's graph are applied.
+CHOOSES = RUN.c.options.contains('"rewrites":')
 # One measurement. ``uid``: digest of its exchange form, which never changes. ``imported``: when it was; null
 # if it was measured here.
 RECORD = Table(

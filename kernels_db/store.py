@@ -38,7 +38,7 @@ from kernels_db.reading import LogReader, ranked, tasks_of
 from kernels_db.records import MergeResult, NewRecord, Record, Run, after, host_digest, now
 from kernels_db.rekeying import Rekeyer
 from kernels_db.replacing import replaced
-from kernels_db.schema import FORMER, PIN, RECORD, RUN, VERIFICATION
+from kernels_db.schema import CHOOSES, FORMER, PIN, RECORD, RUN, VERIFICATION
 from kernels_db.spool import as_file
 from kernels_db.sqlite import SqliteFile
 from schedules.model import Target, Workload, canonical, digest
@@ -315,8 +315,11 @@ class Log(LogReader):
                 tally.refused[exchange.too_many()] += over
 
     def _closure(self, con: Connection, top: int) -> set[str]:
-        """The keys of the best records of every task and of all that they refer to."""
+        """The keys of the best records of every task and of all that they refer to, and of runs that say
+        something by themselves."""
         keys: set[str] = set()
+        for r in con.execute(select(RUN).where(CHOOSES)):
+            keys |= {r.uid, r.workload, r.target, r.machine}
         pair = (RECORD.c.workload, RECORD.c.target)
         for workload, target in con.execute(select(*pair).distinct()).all():
             for r in con.execute(ranked(workload, target).limit(top)):

@@ -6,8 +6,9 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-# Control characters, ends of lines among them, and marks that turn the direction of text.
-_INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# Control characters, ends of lines among them, marks that turn the direction of text, and halves of
+# characters, which no terminal's encoding has.
+_INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def visible(text: str) -> str:

@@ -302,7 +302,8 @@ def _named(log: Log, pin: Pin) -> str:
 @takes(opt.KEEP, opt.APPLY, opt.DB, opt.JSON)
 def prune(o: Given) -> None:
     """Remove all records but the K best of every task, what is pinned, and what found a schedule wrong.
-    Without --apply it only says what would go. Later runs resume from what is kept.
+    How graphs of models are rewritten is kept. Without --apply it only says what would go. Later runs resume
+    from what is kept.
 
     \b
     Examples:

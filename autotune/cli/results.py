@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -96,6 +96,7 @@ def document(result: Any, target: Target, dynamic: Any = None) -> dict[str, Any]
         "trials": {"measured": result.measured, "resumed": sum(t.result.resumed for t in result.tasks)},
         **({"own_latency_s": dict(result.own_s)} if model and result.own_s else {}),
         **({"skipped": result.skipped} if model else {}),
+        **({"rewrites": [asdict(t.told) for t in result.rewrites]} if model else {}),
         "elapsed_s": result.elapsed_s,
         "budget_s": result.budget_s,
         "seed": result.seed,

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard, get_args
 
 from autotune.models.outline import workload_of
 from autotune.run.asked import Asked
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 # The key in the options of a run.
 KEY = "rewrites"
 MOST_TRIED = 64  # of a log's lines that are shown
+LONGEST_S = 1e9  # that a line may tell
 # Rewrites that may lose: as they usually are, as was measured, or none of them.
 Rewrites = Literal["always", "measured", "none"]
 ChoicesOf = Callable[[Graph], Choices]
@@ -71,12 +72,12 @@ def choices_of(rewrites: Rewrites, asked: Asked, exact: bool = False) -> Choices
 
     def of(graph: Graph) -> Choices:
         found = recorded(graph, asked.where, asked.target, asked.exactly).choices
-        return _exactly(found) if exact else found
+        return exactly(found) if exact else found
 
     return of
 
 
-def _exactly(choices: Choices) -> Choices:
+def exactly(choices: Choices) -> Choices:
     """The choices without rewrites that are not exact. None of these is usual."""
     from schedules.graph.optimize import MAY_LOSE
 
@@ -127,25 +128,39 @@ class ToldTry:
         if not isinstance(told, Mapping) or not isinstance(told.get("what"), str):
             return None
         times = [told.get("usual_s"), told.get("other_s")]
-        if any(not isinstance(s, (int, float, type(None))) or isinstance(s, bool) for s in times):
+        if not all(s is None or _is_time(s) for s in times):
             return None
         return ToldTry(told["what"][:MOST_TEXT], times[0], times[1], told.get("taken") is True)
 
 
+def _is_time(s: object) -> TypeGuard[float]:
+    return isinstance(s, (int, float)) and not isinstance(s, bool) and 0 <= s < LONGEST_S
+
+
 @dataclass(frozen=True)
 class RecordedChoices:
-    """What a log has of the graph of a model: how it is rewritten, and what was tried."""
+    """What a log has of the graph of a model: how it is rewritten, and what was tried. ``looked_s``: the
+    budget in which alternatives were tuned; ``known``: the rewrites that might have been tried."""
 
     choices: Choices = USUAL
     tried: tuple[ToldTry, ...] = ()
+    looked_s: float = 0.0
+    known: frozenset[str] = frozenset()
 
 
 def recorded(graph: Graph, where: lookup.Where, target: Target, threads: int | None) -> RecordedChoices:
     """What the newest run of a log found for a graph on a target, with that number of ``threads`` (None:
     any); usual choices where there is none. Raises `LogError`."""
+    return found_choices(graph, where, target, threads) or RecordedChoices()
+
+
+def found_choices(
+    graph: Graph, where: lookup.Where, target: Target, threads: int | None
+) -> RecordedChoices | None:
+    """`recorded`, None where a log has none. Raises `LogError`."""
     key = ModelKey.of(graph)
     if key is None:
-        return RecordedChoices()
+        return None
     for text, options in lookup.runs_of(where, key.anchor.digest):
         told = options.get(KEY)
         if (
@@ -157,8 +172,11 @@ def recorded(graph: Graph, where: lookup.Where, target: Target, threads: int | N
         with suppress(ValueError):
             choices, tried = Choices.from_json(told.get("other")), told.get("tried")
             lines = tried[:MOST_TRIED] if isinstance(tried, list) else []
-            return RecordedChoices(choices, tuple(x for x in map(ToldTry.from_json, lines) if x is not None))
-    return RecordedChoices()
+            shown = tuple(x for x in map(ToldTry.from_json, lines) if x is not None)
+            looked_s, names = told.get("looked_s"), told.get("known")
+            known = frozenset(x for x in names if isinstance(x, str)) if isinstance(names, list) else ()
+            return RecordedChoices(choices, shown, looked_s if _is_time(looked_s) else 0.0, frozenset(known))
+    return None
 
 
 def _fits(text: str, target: Target, threads: int | None) -> bool:

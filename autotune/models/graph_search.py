@@ -15,13 +15,13 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from autotune.models.graph_choices import ToldTry, just
-from autotune.models.preparation import PreparedModel, Seconds, prepared
+from autotune.models.graph_choices import ToldTry
+from autotune.models.preparation import PreparedModel, Seconds
 from autotune.models.tasks import tasks_of
 from schedules.errors import AutotuneError
-from schedules.graph.rewrite import AskedPlace
+from schedules.graph.rewrite import AskedPlace, Choices
 from schedules.model import Workload
 
 # Share of the budget in which both sides of alternatives are tuned, and of that in which they are looked for.
@@ -69,6 +69,11 @@ class Tried:
     def __str__(self) -> str:
         return str(self.told)
 
+    def under(self, choices: Choices) -> Tried:
+        """The same, told by choices that were made later."""
+        turned = {(a.rewrite, a.place.name) for a in self.alternative.places}
+        return replace(self, taken=turned <= choices.other)
+
     @property
     def told(self) -> ToldTry:
         """What a log keeps for people."""
@@ -103,7 +108,7 @@ def alternatives(
         if time.monotonic() > until:
             break
         try:
-            other = prepared(base.model, just(base.choices.turned(places)))
+            other = base.with_choices(base.choices.turned(places))
         except AutotuneError:
             continue  # that graph cannot be cut
         one = _difference(places, base, other)
@@ -150,13 +155,28 @@ def hopeful(found: Sequence[Alternative], least_s: Seconds, budget_s: float) -> 
     return chosen
 
 
+def change_s(before: PreparedModel, after: PreparedModel, of: Seconds) -> float | None:
+    """Seconds that a call takes more with one graph than with another, each kernel alone; None where a kernel
+    that only one of them runs is not known."""
+    runs = [_running(one, of) for one in (before, after)]
+    less, more = (_sum(a - b, known, of) for (a, known), (b, _) in (runs, reversed(runs)))
+    return None if less is None or more is None else more - less
+
+
+def _running(ready: PreparedModel, of: Seconds) -> tuple[Counter[str], dict[str, Workload]]:
+    """How often a call runs each task, by digest, and the tasks. Of groups that can run as several, the way
+    that is faster."""
+    outline = ready.outline(of)
+    return (
+        Counter({w.digest: outline.count(i) for i, w in enumerate(outline.tasks)}),
+        {w.digest: w for w in outline.tasks},
+    )
+
+
 def total(ready: PreparedModel, of: Seconds) -> float | None:
     """Seconds of all kernels that a call runs, each alone; None while one is missing."""
-    outline = ready.outline(of)
-    times = [of(w) for w in outline.tasks]
-    if any(t is None for t in times):
-        return None
-    return sum(outline.count(i) * t for i, t in enumerate(times) if t is not None)
+    counts, workloads = _running(ready, of)
+    return _sum(counts, workloads, of)
 
 
 def decided(
@@ -169,12 +189,20 @@ def decided(
         usual, other = one.seconds(of)
         taken = False
         if usual is not None and other is not None and other < FASTER * usual:
-            with_it = prepared(base.model, just(best.choices.turned(one.places)))
-            before, after = total(best, of), total(with_it, of)
-            taken = before is not None and after is not None and after < before
-            best = with_it if taken else best
+            with_it = _with(best, one)
+            change = None if with_it is None else change_s(best, with_it, of)
+            if with_it is not None and change is not None and change < 0:
+                best, taken = with_it, True
         tried.append(Tried(one, usual, other, taken))
     return best, tried
+
+
+def _with(best: PreparedModel, one: Alternative) -> PreparedModel | None:
+    """A graph with an alternative more; None where that cannot be cut."""
+    try:
+        return best.with_choices(best.choices.turned(one.places))
+    except AutotuneError:
+        return None
 
 
 def _gain(one: Alternative, of: Seconds) -> float:

@@ -7,12 +7,13 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from autotune.errors import ModelError
 from autotune.measure.memory import free_bytes
 from autotune.models.fallback import run_island
-from autotune.models.graph_choices import ModelKey, keep
-from autotune.models.graph_search import LOOKING, Alternative, Tried, alternatives, decided, hopeful
+from autotune.models.graph_choices import MOST_TRIED, ModelKey, exactly, found_choices, keep
+from autotune.models.graph_search import LOOKING, Alternative, Tried, alternatives, decided, hopeful, total
 from autotune.models.in_place import random_arguments
 from autotune.models.preparation import PreparedModel
 from autotune.models.program import Program, Times
@@ -74,6 +75,35 @@ class GraphSpace:
         return [ready for ready, _ in each], [tried for _, tried in each]
 
 
+@dataclass(frozen=True)
+class Before:
+    """What an earlier run left of a program. ``ready``: as it is rewritten. ``looked_s``: the budget that it
+    had for alternatives, of all rewrites that may be tried now; 0 where that is not known."""
+
+    ready: PreparedModel
+    looked_s: float
+
+    @staticmethod
+    def of(base: PreparedModel, exact: bool, target: Target, where: str) -> Before | None:
+        """Of a program as it usually is rewritten; None where the log has no such run. ``exact``: without
+        rewrites whose results are less exact. Raises `LogError`."""
+        found = found_choices(base.model.graph, where, target, target.threads)
+        if found is None:
+            return None
+        try:
+            ready = base.with_choices(exactly(found.choices) if exact else found.choices)
+        except ModelError:
+            return None  # what a log says may not be cut
+        return Before(ready, found.looked_s if found.known >= set(_tried(exact)) else 0.0)
+
+
+def _tried(exact: bool) -> list[str]:
+    """The rewrites that a run may try."""
+    from schedules.graph.optimize import MAY_LOSE
+
+    return sorted(name for name, rewrite in MAY_LOSE.items() if rewrite.exact or not exact)
+
+
 class _Limits:
     """The least seconds that this machine needs for a workload, each measured once."""
 
@@ -92,7 +122,9 @@ def confirmed(
     base: PreparedModel, chosen: PreparedModel, target: Target, log: Log, where: str
 ) -> tuple[PreparedModel, Mapping[str, float]]:
     """(The graph that is kept, seconds of both where they could be compared): the usual one where the other
-    is no faster as a whole. Programs run in turns on random inputs. ``where``: the log's place."""
+    is no faster as a whole, or lacks kernels that the usual one has. Programs run in turns on random inputs.
+    ``where``: the log's place."""
+    chosen = running(base, chosen, target, log)
     if chosen.choices == base.choices:
         return base, {}
     programs = [_program(one, target, log, where) for one in (base, chosen)]
@@ -101,6 +133,12 @@ def confirmed(
     usual, other = _in_turns([p for p in programs if p is not None])
     told = {"usual_s": usual, "other_s": other}
     return (chosen if other < usual else base), told
+
+
+def running(base: PreparedModel, chosen: PreparedModel, target: Target, log: Log) -> PreparedModel:
+    """The graph that was chosen, or the usual one where that alone has all its kernels."""
+    known, other = (total(one, lambda w: Known.of(w, target, log).time_s) for one in (base, chosen))
+    return base if other is None and known is not None else chosen
 
 
 def _program(ready: PreparedModel, target: Target, log: Log, where: str) -> Program | None:
@@ -142,9 +180,14 @@ def record(
     whole: Mapping[str, float],
     target: Target,
     log: Log,
+    looked_s: float = 0.0,
+    exact: bool = False,
 ) -> None:
-    """Keep in the log how a graph is rewritten."""
+    """Keep in the log how a graph is rewritten. ``whole``: seconds of whole graphs, for people. ``looked_s``:
+    the budget of alternatives, 0 where the last word is not spoken. ``exact``: as of `GraphSpace.of`."""
     key = ModelKey.of(base.model.graph)
     if key is not None:
-        told = {"tried": [asdict(x.told) for x in tried], "whole": dict(whole)}
+        first = sorted((x.under(kept.choices) for x in tried), key=lambda x: not x.taken)[:MOST_TRIED]
+        told: dict[str, Any] = {"tried": [asdict(x.told) for x in first], "whole": dict(whole)}
+        told |= {"looked_s": looked_s, "known": _tried(exact)}
         keep(log, key, target, HERE.machine(), kept.choices, told)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from autotune.errors import ModelError
-from autotune.models.graph_choices import ChoicesOf, usual
+from autotune.models.graph_choices import ChoicesOf, just, usual
 from autotune.models.model import Model
 from autotune.models.outline import Outline, Part, outline, workload_of
 from schedules.graph.graph import Graph, Group
@@ -38,6 +38,10 @@ class PreparedModel:
             return outline(self.graph, [*chosen(self.parts, seconds)], self.labels)
         except ValueError as err:
             raise ModelError(f"{self.model.source} cannot be cut into kernels: {err}") from err
+
+    def with_choices(self, choices: Choices) -> PreparedModel:
+        """The same program of the model, rewritten by other choices. Raises `ModelError`."""
+        return replace(prepared(self.model, just(choices)), sizes=self.sizes)
 
 
 def prepared(model: Model, choose: ChoicesOf = usual) -> PreparedModel:

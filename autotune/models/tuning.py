@@ -66,9 +66,9 @@ class ModelTuneResult(SuiteResult):
     ``stopped``: as of `SuiteResult`, or "tuned" where all were skipped. ``in_place``: of tasks whose
     finalists were timed inside the model, what was found. ``own_s``: of each size with a program of its own,
     what ``weighted_s`` is of all sizes, where that is of the largest. ``model``: what was tuned. ``target``:
-    for what, None for several. ``rewrites``: what became of each rewrite that was tried. ``by_target``: on a
-    fleet the results of the targets, by the names of their processors; then ``tasks`` and numbers are of all
-    together. ``needed_s``: a budget in which each task gets a kernel, as foretold by those that did; None
+    for what, None for several. ``rewrites``: what became of each rewrite that this run tried. ``by_target``:
+    on a fleet the results of the targets, by the names of their processors; then ``tasks`` and numbers are of
+    all together. ``needed_s``: a budget in which each task gets a kernel, as foretold by those that did; None
     where each has had its turn.
 
     Example: ``[task.result.best.time_s for task in at.tune_model(model).tasks]``.
@@ -210,21 +210,37 @@ def _tune_graphs(
 ) -> Mapping[Target, ModelTuneResult]:
     """Tune both sides of rewrites that may lose, then the graph that is faster, and keep which it is."""
     part_s = graph_search.SHARE * asked.options.budget_s
+    last = [graph_tuning.Before.of(base, exact, goal, asked.where) for base in bases]
+    running = [base if before is None else before.ready for base, before in zip(bases, last, strict=True)]
+    if all(before is not None and before.looked_s >= SAME * part_s for before in last):
+        return _tune_tasks(running, asked, started, log, progress, interrupts)
     space = graph_tuning.GraphSpace.of(bases, exact, part_s, goal)
     if not space.tasks:
-        return _tune_tasks(bases, asked, started, log, progress, interrupts)
+        return _tune_tasks(running, asked, started, log, progress, interrupts)
     options = replace(asked.options, budget_s=min(part_s, EACH_S * len(space.tasks)))
     jobs = ModelJobs(bases, space.tasks, options, log, time.monotonic(), always=True)
     compared = asked.tuning(jobs)(log, progress, interrupts)
     chosen, tried = space.decided(goal, log)
     if compared[goal].stopped == "interrupted":
         return {goal: replace(compared[goal], rewrites=tuple(x for each in tried for x in each))}
-    found = _tune_tasks(chosen, asked, started, log, progress, interrupts)
-    for base, one, each in zip(bases, chosen, tried, strict=True):
-        stopped = found[goal].stopped == "interrupted"
-        kept, whole_s = (one, {}) if stopped else graph_tuning.confirmed(base, one, goal, log, asked.where)
-        graph_tuning.record(base, kept, each, whole_s, goal, log)
-    return {goal: replace(found[goal], rewrites=tuple(x for each in tried for x in each))}
+    found = _tune_tasks(chosen, asked, started, log, progress, interrupts)[goal]
+    told: list[Tried] = []
+    for base, one, before, each in zip(bases, chosen, last, tried, strict=True):
+        kept = one
+        whole_s: Mapping[str, float] = {}
+        try:
+            if found.stopped != "interrupted":
+                kept, whole_s = graph_tuning.confirmed(base, one, goal, log, asked.where)
+        except KeyboardInterrupt:
+            found = replace(found, stopped="interrupted")
+        ended = found.stopped == "interrupted"
+        if ended:
+            kept = graph_tuning.running(base, one, goal, log) if before is None else before.ready
+        if before is None or not ended:
+            looked_s = 0.0 if ended else part_s
+            graph_tuning.record(base, kept, each, whole_s, goal, log, looked_s, exact)
+        told += [x.under(kept.choices) for x in each]
+    return {goal: replace(found, rewrites=tuple(told))}
 
 
 def _tune_tasks(

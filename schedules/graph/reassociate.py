@@ -115,24 +115,32 @@ def _chains(graph: Graph) -> Iterator[_Chain]:
                     break
 
 
-def _place(chain: _Chain, graph: Graph) -> RewritePlace | None:
-    """The place of a chain, where its other order is not much more work."""
-    known = chain.middle.buffer in graph.values and chain.right.buffer in graph.values
-    ratio = chain.ratio
-    if known:
-        ratio = _steps(chain.last, chain.first.reduce_axes) / (_steps(chain.first) + _steps(chain.last))
-    if ratio > MOST:
-        return None
-    like = tuple(without_names(s, lambda x: replace(x, buffer="")) for s in (chain.first, chain.last))
-    return RewritePlace(chain.last.name, like, ratio <= SURE)
+def _work(chain: _Chain, graph: Graph) -> float:
+    """Operations of the other order of a chain, over those of this one."""
+    if chain.middle.buffer in graph.values and chain.right.buffer in graph.values:
+        return _steps(chain.last, chain.first.reduce_axes) / (_steps(chain.first) + _steps(chain.last))
+    return chain.ratio
+
+
+def _best(graph: Graph) -> dict[str, tuple[_Chain, float]]:
+    """{last product: (its chain, work of the other order)}. Of a product of two products, the chain whose
+    other order is less work; none that is much more."""
+    found: dict[str, tuple[_Chain, float]] = {}
+    for chain in _chains(graph):
+        work = _work(chain, graph)
+        if work <= MOST and (chain.last.name not in found or work < found[chain.last.name][1]):
+            found[chain.last.name] = chain, work
+    return found
 
 
 def _places(graph: Graph) -> Iterator[RewritePlace]:
-    return (p for chain in _chains(graph) for p in (_place(chain, graph),) if p is not None)
+    for name, (chain, work) in _best(graph).items():
+        like = tuple(without_names(s, lambda x: replace(x, buffer="")) for s in (chain.first, chain.last))
+        yield RewritePlace(name, (*like, work), work <= SURE)
 
 
 def _applied(graph: Graph, place: RewritePlace) -> Graph:
-    chain = next(c for c in _chains(graph) if c.last.name == place.name)
+    chain, _ = _best(graph)[place.name]
     taken = Taken(graph.dag.tensors)
     last = chain.last
     dtype = last.outputs[0].dtype

@@ -47,6 +47,21 @@ def test_export_of_the_best_is_whole(tmp_path: Path) -> None:
             assert other.top_k(w, t, 9) == log.top_k(w, t, 2)
 
 
+def test_runs_that_say_how_graphs_are_rewritten_need_no_records(tmp_path: Path) -> None:
+    """They outlive pruning, and travel with the best."""
+    with Log(tmp_path / "a.db") as log, Log(tmp_path / "b.db") as other:
+        fill(log, 3)
+        told = {"rewrites": {"model": "m", "other": [["stack_equal", "q"]]}}
+        for options in (told, {"nothing": "rewrites"}):
+            log.finish_run(log.start_run(copy_of(20), TARGETS[0], {"cpu": "x"}, seed=0, options=options))
+        assert log.prune(1, apply=True).runs >= 1
+        (kept,) = log.runs(workload=copy_of(20))
+        assert dict(kept.options) == told
+        log.export(tmp_path / "top.jsonl", top=1)
+        other.merge(tmp_path / "top.jsonl")
+        assert [dict(r.options) for r in other.runs(workload=copy_of(20))] == [told]
+
+
 def test_exports_may_be_concatenated(tmp_path: Path) -> None:
     with Log(tmp_path / "a.db") as a, Log(tmp_path / "b.db") as b, Log(tmp_path / "c.db") as c:
         fill(a, 3)

@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import graph_cases as cases
 import numpy as np
 import pytest
+from cli_runner import run
 from graph_meaning import evaluate
-from model_cases import model_of
+from made_up import MadeUp
+from model_cases import Made, model_of
 
 import autotune as at
-from autotune.models import graph_choices, graph_tuning
+from autotune.cli import models
+from autotune.errors import ModelError
+from autotune.measure.results import Measurement
+from autotune.models import graph_choices, graph_tuning, tuning
 from autotune.models.compiling import compile_model
 from autotune.models.graph_choices import ModelKey, ToldTry, recorded
-from autotune.models.graph_search import Alternative, alternatives, decided, hopeful, kinds, total
+from autotune.models.graph_search import Alternative, alternatives, change_s, decided, hopeful, kinds, total
 from autotune.models.model import Model
 from autotune.models.preparation import PreparedModel, prepared
+from autotune.models.tuning import ModelTuneResult
 from autotune.settings import SettingsError
 from autotune.targets import detect
+from autotune.tuning import request
+from autotune.tuning.site import Here
+from autotune.tuning.tuner import OneMachine
 from kernels_db import Log
 from schedules.graph.rewrite import Choices
-from schedules.model import Target
+from schedules.model import Target, Trace
 
 HERE = detect(1)
 MACHINE = {"cpu": "made up"}
@@ -75,6 +87,36 @@ def test_a_side_that_is_not_measured_is_not_taken() -> None:
     best, tried = decided(base, found, lambda w: None if w.digest in one.other else 1e-3)
     (told,) = [t for t in tried if t.alternative == one]
     assert best is base and told.other_s is None and not told.taken
+
+
+def test_kernels_that_both_graphs_run_need_not_be_known() -> None:
+    """As in a first run, where only those that differ are tuned before it is decided."""
+    base, found = space(qkv())
+    one = of_stacking(found)
+    known = dict.fromkeys(one.other, 1e-6) | dict.fromkeys(one.usual, 1e-3)
+    best, _ = decided(base, [one], lambda w: known.get(w.digest))
+    assert best.choices == Choices().turned(one.places)
+    assert total(best, lambda w: known.get(w.digest)) is None
+    assert change_s(base, best, lambda w: None) is None
+
+
+def test_a_program_for_one_size_stays_one() -> None:
+    base, found = space(qkv())
+    one = of_stacking(found)
+    best, _ = decided(replace(base, sizes={"n": 4}), [one], seconds(**dict.fromkeys(one.usual, 1e-3)))
+    assert best.choices != base.choices and best.sizes == {"n": 4}
+
+
+def test_a_graph_that_cannot_be_cut_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    base, found = space(qkv())
+    one = of_stacking(found)
+
+    def refused(self: PreparedModel, choices: Choices) -> PreparedModel:
+        raise ModelError("it cannot be cut")
+
+    monkeypatch.setattr(PreparedModel, "with_choices", refused)
+    best, (told,) = decided(base, [one], seconds(**dict.fromkeys(one.usual, 1e-3)))
+    assert best is base and not told.taken
 
 
 def test_a_gain_within_noise_is_not_taken() -> None:
@@ -173,14 +215,26 @@ def test_an_unknown_policy_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "told", [3, {}, {"what": 1}, {"what": "a", "usual_s": "1"}, {"what": "a", "other_s": True}]
+    "told",
+    [
+        3,
+        {},
+        {"what": 1},
+        {"what": "a", "usual_s": "1"},
+        {"what": "a", "other_s": True},
+        {"what": "a", "other_s": float("nan")},
+        {"what": "a", "usual_s": float("inf")},
+        {"what": "a", "usual_s": -1},
+        {"what": "a", "usual_s": 10**400},
+    ],
 )
 def test_what_was_tried_is_checked(told: Any) -> None:
     assert ToldTry.from_json(told) is None
 
 
 def test_what_was_tried_is_one_line() -> None:
-    told = ToldTry.from_json({"what": "with\n\x1b[31m", "usual_s": 2e-3, "taken": True})
+    told = ToldTry.from_json({"what": "with\n\x1b[31m\ud800", "usual_s": 2e-3, "taken": True})
+    str(told).encode()
     assert str(told) == str(told).strip() and "\n" not in str(told) and "\x1b" not in str(told)
     assert "usual 2" in str(told) and "so not timed, taken" in str(told)
 
@@ -228,3 +282,106 @@ def test_queries_keys_and_values_of_which_one_is_small(tmp_path: Path) -> None:
     net = compile_model(model, threads=1, db=db, progress=None)
     for y, x_ in zip(net(*arrays), evaluate(model.graph, arrays), strict=True):
         np.testing.assert_allclose(y, x_, rtol=0, atol=1e-5)
+
+
+# -- runs, with times that are made up --------------------------------------------------------
+
+
+class Slow(Made):
+    """A measurer of kernels that take longer by a factor."""
+
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+    def _measured(self, trace: Trace) -> Measurement:
+        return replace(super()._measured(trace), times_s=(self.by * 1e-6,), time_s=self.by * 1e-6)
+
+
+@pytest.fixture
+def stacked_is_slow(monkeypatch: pytest.MonkeyPatch) -> Alternative:
+    """Products side by side are slow, each alone and in the whole model."""
+    one = of_stacking(space(qkv())[1])
+    site = MadeUp(lambda w: Slow(1000.0 if w.digest in one.usual else 1.0))
+    monkeypatch.setattr(request, "OneMachine", partial(OneMachine, site=site))
+    monkeypatch.setattr(Here, "roofline", lambda self, w, t: None)
+    monkeypatch.setattr(tuning, "_in_place", lambda *args: ())
+    monkeypatch.setattr(graph_tuning, "_program", lambda *args: args[0])
+    monkeypatch.setattr(graph_tuning, "_in_turns", lambda programs: (2.0, 1.0))
+    return one
+
+
+def tuned(db: Path, budget_s: float = 120.0, **more: Any) -> ModelTuneResult:
+    given = {"trials": 2, "search": "random", "threads": 1, "progress": None} | more
+    return at.tune_model(qkv(), db=db, budget_s=budget_s, **given)
+
+
+@pytest.mark.slow
+def test_a_first_run_takes_what_is_faster_and_a_second_keeps_it(
+    tmp_path: Path, stacked_is_slow: Alternative, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = tmp_path / "t.db"
+    first, turned = tuned(db), Choices().turned(stacked_is_slow.places)
+    assert first.rewrites and stacked_is_slow.name in [t.alternative.name for t in first.rewrites if t.taken]
+    assert recorded(qkv().graph, db, HERE, 1).choices.other >= turned.other
+    kept = recorded(qkv().graph, db, HERE, 1)
+    monkeypatch.setattr(graph_tuning, "_in_turns", lambda programs: (1.0, 2.0))
+    again = tuned(db)
+    assert again.measured == 0 and again.stopped == "tuned" and again.skipped == len(again.tasks)
+    assert recorded(qkv().graph, db, HERE, 1) == kept
+    tuned(db, 20.0)
+    assert recorded(qkv().graph, db, HERE, 1) == kept, "nor does a small budget lose it"
+    found = tuned(db, 240.0)
+    assert recorded(qkv().graph, db, HERE, 1).choices == Choices(), "a larger one looks again"
+    assert found.rewrites and not any(t.taken for t in found.rewrites)
+    assert not any(t.taken for t in recorded(qkv().graph, db, HERE, 1).tried)
+    with Log(db) as log:
+        log.prune(1, apply=True)
+    assert recorded(qkv().graph, db, HERE, 1).tried
+
+
+@pytest.mark.slow
+def test_an_interrupt_in_the_end_keeps_what_is_chosen(
+    tmp_path: Path, stacked_is_slow: Alternative, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next call has the last word."""
+
+    def interrupted(programs: Any) -> Any:
+        raise KeyboardInterrupt
+
+    db = tmp_path / "t.db"
+    monkeypatch.setattr(graph_tuning, "_in_turns", interrupted)
+    found = tuned(db)
+    assert found.stopped == "interrupted" and any(t.taken for t in found.rewrites)
+    kept = recorded(qkv().graph, db, HERE, 1)
+    assert kept.choices != Choices() and kept.looked_s == 0.0
+    monkeypatch.setattr(graph_tuning, "_in_turns", lambda programs: (1.0, 2.0))
+    assert tuned(db).measured == 0
+    assert recorded(qkv().graph, db, HERE, 1).choices == Choices()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stacked_is_slow")
+def test_a_document_has_the_rewrites_that_were_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "imported", lambda path, shape, islands=False: qkv())
+    words = ("tune", "net.onnx", "--threads", 1, "--trials", 1, "--search", "random", "--budget", "2m")
+    found = run(*words, "--db", tmp_path / "t.db", "--json").json["rewrites"]
+    assert any(x["taken"] and "stack_equal" in x["what"] for x in found)
+    assert all(set(x) == {"what", "usual_s", "other_s", "taken"} for x in found)
+    always = run(*words, "--db", tmp_path / "u.db", "--json", "--rewrites", "always").json
+    assert always["rewrites"] == []
+
+
+def test_a_graph_without_kernels_is_not_kept_where_the_usual_one_has_them(tmp_path: Path) -> None:
+    base, found = space(qkv())
+    other = base.with_choices(base.choices.turned(of_stacking(found).places))
+    with Log(tmp_path / "t.db") as log:
+        assert graph_tuning.running(base, other, HERE, log) is other, "neither has"
+        whole = base.outline(lambda w: None)
+        with pytest.MonkeyPatch.context() as patch:
+            known = {w.digest for w in whole.tasks}
+            patch.setattr(
+                graph_tuning.Known,
+                "of",
+                lambda w, target, log: SimpleNamespace(time_s=1e-6 if w.digest in known else None),
+            )
+            assert graph_tuning.running(base, other, HERE, log) is base
