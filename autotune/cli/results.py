@@ -56,6 +56,14 @@ def status(results: Iterable[TuneResult], stopped: str) -> int:
 # -- documents -------------------------------------------------------------------------------
 
 
+def _rewrites(result: Any) -> dict[str, Any]:
+    """What a document says of rewrites that may lose."""
+    return {
+        "rewrites": [asdict(t.told) for t in result.rewrites],
+        "rewrites_needed_s": result.rewrites_needed_s,
+    }
+
+
 def print_documents(found: Mapping[Target, Any], dynamic: Any) -> None:
     """Print the results of a run as one document; for several targets it has one for each."""
     each = [document(r, t, dynamic) for t, r in found.items()]
@@ -96,7 +104,7 @@ def document(result: Any, target: Target, dynamic: Any = None) -> dict[str, Any]
         "trials": {"measured": result.measured, "resumed": sum(t.result.resumed for t in result.tasks)},
         **({"own_latency_s": dict(result.own_s)} if model and result.own_s else {}),
         **({"skipped": result.skipped} if model else {}),
-        **({"rewrites": [asdict(t.told) for t in result.rewrites]} if model else {}),
+        **(_rewrites(result) if model else {}),
         "elapsed_s": result.elapsed_s,
         "budget_s": result.budget_s,
         "seed": result.seed,
@@ -259,6 +267,8 @@ def _show_tasks(result: Any) -> None:
         out.print("  rewrites that may lose, timed with what differs of a call:")
         for tried in result.rewrites:
             out.print(f"    {tried}")
+    if model and result.rewrites_needed_s is not None:
+        out.print(f"  not all rewrites were tried: --budget {result.rewrites_needed_s:g}s has the time")
     if model and result.skipped:
         out.print(f"  {result.skipped} tasks had their share before: more with a larger --budget or --trials")
     if result.weighted_s is not None:

@@ -3,6 +3,7 @@ choice is kept in the log, and the whole model has the last word."""
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,17 @@ from autotune.errors import ModelError
 from autotune.measure.memory import free_bytes
 from autotune.models.fallback import run_island
 from autotune.models.graph_choices import MOST_TRIED, ModelKey, exactly, found_choices, keep
-from autotune.models.graph_search import LOOKING, Alternative, Tried, alternatives, decided, hopeful, total
+from autotune.models.graph_search import (
+    LEAST_S,
+    LOOKING,
+    SHARE,
+    Alternative,
+    Tried,
+    alternatives,
+    decided,
+    hopeful,
+    total,
+)
 from autotune.models.in_place import random_arguments
 from autotune.models.preparation import PreparedModel
 from autotune.models.program import Program, Times
@@ -34,10 +45,13 @@ ROUNDS, TURNS_S = 7, 4.0
 
 @dataclass(frozen=True)
 class GraphSpace:
-    """The programs of a model as they usually are rewritten, and of each what could be decided otherwise."""
+    """The programs of a model as they usually are rewritten, and of each what could be decided otherwise.
+    ``needed_s``: the budget of the model in which there is time for all that was found; None where there
+    is."""
 
     bases: tuple[PreparedModel, ...]
     found: tuple[tuple[Alternative, ...], ...]
+    needed_s: float | None = None
 
     @staticmethod
     def of(bases: Sequence[PreparedModel], exact: bool, budget_s: float, target: Target) -> GraphSpace:
@@ -51,8 +65,12 @@ class GraphSpace:
         until = time.monotonic() + LOOKING * budget_s
         each = [alternatives(base, refused, until) for base in bases]
         limits = _Limits(target)
-        chosen = hopeful([one for found in each for one in found], limits, budget_s)
-        return GraphSpace(tuple(bases), tuple(tuple(x for x in found if x in chosen) for found in each))
+        every = [one for found in each for one in found]
+        chosen = hopeful(every, limits, budget_s)
+        tasks = {digest for one in every for digest in one.workloads}
+        needed_s = math.ceil(len(tasks) * LEAST_S / SHARE) if len(chosen) < len(every) else None
+        taken = tuple(tuple(x for x in found if x in chosen) for found in each)
+        return GraphSpace(tuple(bases), taken, needed_s)
 
     @property
     def tasks(self) -> list[SuiteTask]:

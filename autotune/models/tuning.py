@@ -66,9 +66,10 @@ class ModelTuneResult(SuiteResult):
     ``stopped``: as of `SuiteResult`, or "tuned" where all were skipped. ``in_place``: of tasks whose
     finalists were timed inside the model, what was found. ``own_s``: of each size with a program of its own,
     what ``weighted_s`` is of all sizes, where that is of the largest. ``model``: what was tuned. ``target``:
-    for what, None for several. ``rewrites``: what became of each rewrite that this run tried. ``by_target``:
-    on a fleet the results of the targets, by the names of their processors; then ``tasks`` and numbers are of
-    all together. ``needed_s``: a budget in which each task gets a kernel, as foretold by those that did; None
+    for what, None for several. ``rewrites``: what became of each rewrite that this run tried;
+    ``rewrites_needed_s``: a budget in which there is time for all, None where there was. ``by_target``: on a
+    fleet the results of the targets, by the names of their processors; then ``tasks`` and numbers are of all
+    together. ``needed_s``: a budget in which each task gets a kernel, as foretold by those that did; None
     where each has had its turn.
 
     Example: ``[task.result.best.time_s for task in at.tune_model(model).tasks]``.
@@ -82,6 +83,7 @@ class ModelTuneResult(SuiteResult):
     model: Model | None = field(default=None, repr=False, compare=False)
     target: Target | None = None
     rewrites: tuple[Tried, ...] = ()
+    rewrites_needed_s: float | None = None
     by_target: Mapping[str, ModelTuneResult] = field(default_factory=dict)
 
     def report(self, path: str | os.PathLike[str]) -> Written:
@@ -216,7 +218,8 @@ def _tune_graphs(
         return _tune_tasks(running, asked, started, log, progress, interrupts)
     space = graph_tuning.GraphSpace.of(bases, exact, part_s, goal)
     if not space.tasks:
-        return _tune_tasks(running, asked, started, log, progress, interrupts)
+        found = _tune_tasks(running, asked, started, log, progress, interrupts)[goal]
+        return {goal: replace(found, rewrites_needed_s=space.needed_s)}
     options = replace(asked.options, budget_s=min(part_s, EACH_S * len(space.tasks)))
     jobs = ModelJobs(bases, space.tasks, options, log, time.monotonic(), always=True)
     compared = asked.tuning(jobs)(log, progress, interrupts)
@@ -240,7 +243,7 @@ def _tune_graphs(
             looked_s = 0.0 if ended else part_s
             graph_tuning.record(base, kept, each, whole_s, goal, log, looked_s, exact)
         told += [x.under(kept.choices) for x in each]
-    return {goal: replace(found, rewrites=tuple(told))}
+    return {goal: replace(found, rewrites=tuple(told), rewrites_needed_s=space.needed_s)}
 
 
 def _tune_tasks(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from functools import partial
@@ -21,7 +22,7 @@ import autotune as at
 from autotune.cli import models
 from autotune.errors import ModelError
 from autotune.measure.results import Measurement
-from autotune.models import graph_choices, graph_tuning, tuning
+from autotune.models import graph_choices, graph_search, graph_tuning, tuning
 from autotune.models.compiling import compile_model
 from autotune.models.graph_choices import ModelKey, ToldTry, recorded
 from autotune.models.graph_search import Alternative, alternatives, change_s, decided, hopeful, kinds, total
@@ -132,6 +133,16 @@ def test_those_that_may_gain_most_have_the_time() -> None:
     one = of_stacking(found)
     assert hopeful(found, lambda w: None, 0.0) == []
     assert one in hopeful(found, seconds(**dict.fromkeys(one.usual, 1.0)), 2.0 * len(one.workloads))
+
+
+def test_a_budget_for_all_rewrites_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Here, "roofline", lambda self, w, t: None)
+    base = prepared(qkv())
+    small = graph_tuning.GraphSpace.of([base], False, 4.0, HERE)
+    assert small.needed_s is not None and small.needed_s * graph_search.SHARE >= 4.0
+    whole = graph_tuning.GraphSpace.of([base], False, 100.0, HERE)
+    assert whole.needed_s is None
+    assert small.needed_s == math.ceil(len(whole.tasks) * graph_search.LEAST_S / graph_search.SHARE)
 
 
 def test_places_of_one_kind_are_together() -> None:
