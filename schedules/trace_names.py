@@ -30,6 +30,8 @@ EITHER = frozenset({"where"})
 NOT_LEGAL = (ScheduleError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError)
 # Others make blocks and buffers.
 _MAKES_LOOPS = frozenset({"split", "split_axis", "tile", "fuse", "merge_axes", "pack"})
+# They make a block whose loops are called after the axes of the block that they are given.
+_MAKES_LOOPS_OF_AXES = frozenset({"stage_factor"})
 _GIVEN = re.compile(
     r"(.*_)?((ax|r|x|p)?\d+|(init|write|rf|part|shift|scale|rescale|run|term|sum|"
     + "|".join(SCOPES)
@@ -61,6 +63,10 @@ class _Renaming:
         a, b = Names.of_dag(of.to_json()), Names.of_dag(to.to_json())
         self._things = dict(zip(a.tensors, b.tensors, strict=True))
         self._loops = dict(zip(_loops(a), _loops(b), strict=True))
+        axes = [
+            (x.outputs, [*zip(x.axes, y.axes, strict=True)]) for x, y in zip(a.stages, b.stages, strict=True)
+        ]
+        self._axes = {name: pairs for names, pairs in axes for name in names}
         self._nests = (initial(of), initial(to)) if _risky(a) or _risky(b) else None
 
     def step(self, step: Step) -> Step:
@@ -93,6 +99,13 @@ class _Renaming:
             return
         home = self._loops if step.primitive in _MAKES_LOOPS else self._things
         home |= dict(zip(*made, strict=True))
+        if step.primitive in _MAKES_LOOPS_OF_AXES:
+            block = str(dict(step.args).get("block"))
+            while block and block not in self._axes:  # of a block that was made of a stage, those of the stage
+                block = block.rpartition("_")[0]
+            pairs = self._axes.get(block, ())
+            new = zip(*made, strict=True)
+            self._loops |= {f"{x}_{i}": f"{y}_{j}" for x, y in new for i, j in pairs}
         if self._nests is not None:
             try:
                 for p, nest in zip(pair, self._nests, strict=True):

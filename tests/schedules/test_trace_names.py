@@ -79,6 +79,23 @@ def shape(s: Schedule) -> list[Any]:
     ]
 
 
+def test_loops_of_a_factor_are_called_after_axes() -> None:
+    """The block of a factor has the axes of the stage, by their names."""
+    x, w = te.placeholder((9,), name="x"), te.placeholder((5, 9), name="w")
+    k = te.reduce_axis(9, "depth")
+    y = te.compute((5,), lambda row: te.sum(x[k] * (w[row, k] + 1.0), axis=k), "y")
+    work = Workload(te.dag([x, w, y]))
+    s = Schedule(work.dag)
+    factor = s.stage_factor("y", 1, "float32")
+    inner, outer = s.loops(factor)[1], s.loops(factor)[0]
+    s.split(inner, (None, 3))
+    s.reorder(inner + "_0", outer, inner + "_1")
+    trace, _ = to_canonical(work, s.trace)
+    assert not any("depth" in str(step) or "row" in str(step) for step in trace.steps)
+    assert shape(Schedule.replay(work.canonical, trace)) == shape(s)
+    assert to_named(work, trace) == s.trace
+
+
 def test_a_name_that_looks_like_one_of_a_primitive() -> None:
     """The loop of a block that is moved is ``C_ax0``, numbered where the user calls a tensor so."""
     a = te.placeholder((4, 6), name="A")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from random import Random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -119,6 +120,11 @@ def test_other_programs_have_no_such_pass() -> None:
 BOUNDED = pass_._bounded
 
 
+def instead(monkeypatch: pytest.MonkeyPatch, isolate: Callable[..., object]) -> None:
+    """Have the pass, and nothing else, isolate axes so."""
+    monkeypatch.setattr(pass_, "affine", SimpleNamespace(**{**vars(affine), "isolate": isolate}))
+
+
 def last_row_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last iteration of a loop that ends with a domain."""
 
@@ -127,19 +133,18 @@ def last_row_lost(monkeypatch: pytest.MonkeyPatch) -> None:
         positive = isinstance(step, E.Const) and step.value > 0
         return step, rest + 1 if positive else rest
 
-    monkeypatch.setattr(pass_.affine, "isolate", shorter)
+    instead(monkeypatch, shorter)
 
 
 def first_row_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first iteration of one that begins with it."""
-    real = affine.isolate
 
     def later(g: E.Expr, var: str) -> tuple[E.Expr | None, E.Expr]:
-        step, rest = real(g, var)
+        step, rest = affine.isolate(g, var)
         negative = isinstance(step, E.Const) and step.value < 0
         return step, rest + 1 if negative else rest
 
-    monkeypatch.setattr(pass_.affine, "isolate", later)
+    instead(monkeypatch, later)
 
 
 def all_tiles_inside(monkeypatch: pytest.MonkeyPatch) -> None:

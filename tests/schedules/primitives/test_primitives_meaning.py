@@ -89,7 +89,8 @@ def test_after_others(kind: str, name: str, seed: int) -> None:
 @pytest.mark.slow
 def test_each_primitive_applies_somewhere() -> None:
     """The random arguments are no vacuous test: each primitive is legal on some program."""
-    of_scans = {"reduce_ahead", "skip_unread"}  # test_sums_of_panels.py has programs for these
+    # of scans: test_sums_of_panels.py and test_compute_ahead.py have programs for these
+    of_scans = {"reduce_ahead", "skip_unread", "compute_ahead"}
     for kind in KINDS - of_scans:
         rng, found = Random(1), 0
         for name in PROGRAMS:
