@@ -101,7 +101,7 @@ class _Renaming:
         home |= dict(zip(*made, strict=True))
         if step.primitive in _MAKES_LOOPS_OF_AXES:
             block = str(dict(step.args).get("block"))
-            while block and block not in self._axes:  # of a block that was made of a stage, those of the stage
+            while block and block not in self._axes:  # a block that was made of a stage has its axes
                 block = block.rpartition("_")[0]
             pairs = self._axes.get(block, ())
             new = zip(*made, strict=True)
