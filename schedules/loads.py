@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +25,11 @@ def with_loads(e: Expr, change: Callable[[Any], Expr | None]) -> Expr:
         return load if made is None else made
 
     return E.rewrite(e, visit)
+
+
+def read_at(x: Load, axes: Mapping[str, Expr]) -> Load:
+    """A load with axes in its indices replaced by name."""
+    return replace(x, indices=tuple(E.substitute(i, axes) for i in x.indices))
 
 
 def outside(e: Expr) -> Iterator[Expr]:

@@ -15,6 +15,7 @@ from schedules.dtypes import is_storage
 from schedules.expr import Binary, Expr, Load, Var
 from schedules.graph.biases import add_biases
 from schedules.graph.edit import (
+    alike,
     in_topological_order,
     is_map,
     is_plain,
@@ -24,7 +25,6 @@ from schedules.graph.edit import (
     readers,
     remade,
     terms,
-    without_names,
 )
 from schedules.graph.fold import fold_constants
 from schedules.graph.graph import Graph
@@ -71,9 +71,8 @@ class _Sum:
 def _places(graph: Graph) -> Iterator[RewritePlace]:
     for s in _Finder(graph).sums():
         every = [t.window.product for t in (s.base, *s.others) if t.window.product is not None]
-        like = tuple(without_names(p, lambda x: replace(x, buffer="")) for p in every)
         # with the tensor itself alone, it saves little
-        yield RewritePlace(s.name, (like, len(s.others)), None if len(every) > 1 else False)
+        yield RewritePlace(s.name, (alike(*every), len(s.others)), None if len(every) > 1 else False)
 
 
 class _Finder:

@@ -217,6 +217,11 @@ def remade(
     )
 
 
+def alike(*stages: Stage) -> Any:
+    """What is equal for stages that do the same with other tensors: all but names."""
+    return tuple(without_names(s, lambda x: replace(x, buffer="")) for s in stages)
+
+
 def without_names(s: Stage, load: Callable[[Load], Expr] | None = None) -> Any:
     """A stage without its names of axes and outputs, its loads as ``load`` makes them."""
     axes = {a.var: Var(f"a{n}") for n, a in enumerate((*s.axes, *s.reduce_axes))}

@@ -12,14 +12,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
-from schedules import expr as E
 from schedules.expr import Expr, Load, Var
-from schedules.graph.edit import is_map, is_product, remade, simplified, without_names
+from schedules.graph.edit import alike, is_map, is_product, remade, simplified
 from schedules.graph.graph import Graph
 from schedules.graph.kinds import is_joined
 from schedules.graph.rewrite import RewritePlace, Take, at_each, may_lose
 from schedules.graph.windows import Window, WindowFinder
-from schedules.loads import with_loads
+from schedules.loads import read_at, with_loads
 from schedules.te.compute_dag import Axis, Stage, Tensor
 from schedules.te.unique import Taken
 
@@ -40,8 +39,7 @@ def _places(graph: Graph) -> Iterator[RewritePlace]:
         made = None if w is None else windows.stages.get(w.buffer)
         if made is not None and is_map(made) and not is_joined(made) and w is not None:
             if products.isdisjoint(x.buffer for x in made.reads()):
-                every = tuple(without_names(x, lambda y: replace(y, buffer="")) for x in (made, s))
-                yield RewritePlace(s.name, every)
+                yield RewritePlace(s.name, alike(made, s))
 
 
 def _window(windows: WindowFinder, s: Stage) -> Window | None:
@@ -79,7 +77,7 @@ def _applied(graph: Graph, place: RewritePlace) -> Graph:
         place_of[a.var] = rest if last else rest % int(a.extent)
         rest = rest // int(a.extent)
     gathered = Tensor(taken.add(f"{s.name}_rows"), tuple(a.extent for a in axes), data.dtype)
-    rows = Stage((gathered,), axes, (), (_at(data, place_of),))
+    rows = Stage((gathered,), axes, (), (read_at(data, place_of),))
     old = graph.dag.tensors[weight.buffer]
     value = graph.values[weight.buffer].reshape(int(row.extent), -1)
     matrix = Tensor(taken.add(f"{old.name}_rows"), value.shape, old.dtype)
@@ -103,8 +101,3 @@ def _loads(s: Stage, weight: str) -> tuple[Load, Load]:
     """(The load of the weights of a product, that of its data)."""
     first, second = dict.fromkeys(s.reads())
     return (first, second) if first.buffer == weight else (second, first)
-
-
-def _at(x: Load, to: dict[str, Expr]) -> Load:
-    """A load with axes replaced."""
-    return replace(x, indices=tuple(E.substitute(i, to) for i in x.indices))

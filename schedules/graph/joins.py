@@ -19,7 +19,7 @@ from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.expr import Binary, Compare, Const, Expr, Load, Select, Var
-from schedules.graph.edit import is_map, points, ranges, readers, without_names
+from schedules.graph.edit import alike, is_map, points, ranges, readers
 from schedules.graph.graph import Argument, Graph
 from schedules.graph.kinds import is_joined, is_one_to_one
 from schedules.graph.partition import results_of_maps
@@ -118,7 +118,7 @@ def join_in_place(graph: Graph, take: Take) -> Graph:
     stages = _Stages.of(graph)
     for s in found:
         one = _joined(stages, s, inside, taken, s.name in alone)
-        if one is not None and take(RewritePlace(s.name, without_names(s, lambda x: replace(x, buffer="")))):
+        if one is not None and take(RewritePlace(s.name, alike(s))):
             joined[s.name] = one
             inside |= one.inside
     return _laid(graph, joined, inside) if joined else graph

@@ -14,9 +14,10 @@ from math import prod
 from schedules import expr as E
 from schedules.dtypes import is_float, is_storage
 from schedules.expr import Binary, Expr, Load, Var
-from schedules.graph.edit import is_plain, is_product, readers, remade, without_names
+from schedules.graph.edit import alike, is_plain, is_product, readers, remade
 from schedules.graph.graph import Graph
 from schedules.graph.rewrite import RewritePlace, Take, at_each, may_lose
+from schedules.loads import read_at
 from schedules.te.compute_dag import Axis, Stage, Tensor
 from schedules.te.extent import is_open
 from schedules.te.unique import Taken
@@ -49,7 +50,7 @@ class _Chain:
     def inner(self) -> tuple[Axis, ...]:
         """The axes of ``middle * right``, but for those that it is summed over: in order those that the sum
         of ``first`` has, then those of ``last`` that one of the two walks."""
-        walked = {v for i in self.right.indices for v in E.variables(i)}
+        walked = _walked(self.right)
         walked |= {v for a in _walked(self.middle) if a in self.to_last for v in E.variables(self.to_last[a])}
         return (*self._summed, *(a for a in self.last.axes if a.var in walked))
 
@@ -63,7 +64,7 @@ class _Chain:
         """A load of ``first`` with the axes of the new stages."""
         pairs = zip(self.first.reduce_axes, self._summed, strict=True)
         names = self.to_last | {a.var: Var(b.var) for a, b in pairs}
-        return replace(x, indices=tuple(E.substitute(i, names) for i in x.indices))
+        return read_at(x, names)
 
     @property
     def ratio(self) -> float:
@@ -135,8 +136,7 @@ def _best(graph: Graph) -> dict[str, tuple[_Chain, float]]:
 
 def _places(graph: Graph) -> Iterator[RewritePlace]:
     for name, (chain, work) in _best(graph).items():
-        like = tuple(without_names(s, lambda x: replace(x, buffer="")) for s in (chain.first, chain.last))
-        yield RewritePlace(name, (*like, work), work <= SURE)
+        yield RewritePlace(name, (*alike(chain.first, chain.last), work), work <= SURE)
 
 
 def _applied(graph: Graph, place: RewritePlace) -> Graph:

@@ -6,11 +6,10 @@ Reading an element again may take longer than computing it from what the reader 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from schedules import expr as E
 from schedules.expr import Expr, Load
-from schedules.graph.edit import is_map, is_plain, is_product, mapped, points, readers, remade, without_names
+from schedules.graph.edit import alike, is_map, is_plain, is_product, mapped, points, readers, remade
 from schedules.graph.graph import Graph, Group
 from schedules.graph.partition import partition
 from schedules.graph.rewrite import RewritePlace, Take, at_each, may_lose
@@ -37,8 +36,7 @@ def _places(graph: Graph) -> Iterator[RewritePlace]:
         small = is_map(s) and len(s.values) == 1 and E.size(s.values[0])[0] <= MOST_NODES
         if small and s.name not in kept and 1 < len(users) <= MOST_READERS and _walks(s):
             if all(_fits(s, r) for r in users):
-                every = tuple(without_names(x, lambda y: replace(y, buffer="")) for x in (s, *users))
-                yield RewritePlace(s.name, every)
+                yield RewritePlace(s.name, alike(s, *users))
 
 
 def _walks(s: Stage) -> bool:

@@ -21,6 +21,7 @@ from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Select, Var
 from schedules.graph.edit import (
+    alike,
     free_axis,
     in_topological_order,
     is_map,
@@ -79,8 +80,7 @@ def stack_unequal(graph: Graph, take: Take) -> Graph:
 def _place_of(products: Sequence[_Wide]) -> RewritePlace:
     """Where products are that could lie side by side."""
     first = products[0].stage
-    like = without_names(first, lambda x: replace(x, buffer=""))
-    return RewritePlace(first.name, (tuple(int(w.axis.extent) for w in products), like))
+    return RewritePlace(first.name, (tuple(int(w.axis.extent) for w in products), alike(first)))
 
 
 def _found(graph: Graph, done: Collection[str]) -> list[list[list[_Wide]]]:

@@ -16,6 +16,7 @@ import numpy as np
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
 from schedules.graph.edit import (
+    alike,
     factors,
     in_topological_order,
     is_product,
@@ -58,8 +59,7 @@ class _Alike:
     def place(self) -> RewritePlace:
         """Where that is."""
         first = self.stages[0]
-        like = without_names(first, lambda x: replace(x, buffer=""))
-        return RewritePlace(first.name, (len(self.stages), like))
+        return RewritePlace(first.name, (len(self.stages), alike(first)))
 
 
 def _alike(graph: Graph, apart: Container[str]) -> list[_Alike]:

@@ -18,7 +18,7 @@ from schedules.substitutions.operators import OPERATORS, TensorKind, kind_of, pa
 from schedules.substitutions.rules import Substitution
 from schedules.substitutions.sizes import Numbers
 from schedules.substitutions.steps import steps_of
-from schedules.substitutions.terms import GraphTerm, nodes
+from schedules.substitutions.terms import GraphTerm, leaves, nodes
 from schedules.te.compute_dag import Stage, Tensor
 from schedules.te.unique import Taken
 
@@ -136,7 +136,7 @@ class _Reader:
     ) -> Iterator[tuple[tuple[str, ...], Bound]]:
         """Two stages that nobody joins, in their order: of one leaf at least, and neither made of the
         other."""
-        shared = sorted(set(_leaves(pattern.args[0])) & set(_leaves(pattern.args[1])))
+        shared = sorted(set(leaves(pattern.args[0])) & set(leaves(pattern.args[1])))
         if not shared:
             return
         place = {name: n for n, name in enumerate(self.stages)}
@@ -190,10 +190,6 @@ def _saves(pattern: GraphTerm, made: GraphTerm, bound: Bound, known: Container[s
     kinds = {leaf: kind for leaf, (_, kind) in bound.items()}
     ahead = {leaf for leaf, (tensor, _) in bound.items() if tensor in known}
     return steps_of(made, kinds, ahead) < steps_of(pattern, kinds, ahead)
-
-
-def _leaves(t: GraphTerm) -> list[str]:
-    return [x.head for x in nodes(t) if not x.args]
 
 
 def _fits(s: Substitution, bound: Bound) -> bool:

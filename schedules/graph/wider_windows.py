@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from schedules.expr import Load, Var
-from schedules.graph.edit import in_topological_order, is_product, mapped, points, remade, without_names
+from schedules.graph.edit import alike, in_topological_order, is_product, mapped, points, remade
 from schedules.graph.graph import Graph
 from schedules.graph.rewrite import RewritePlace, Take, at_each, may_lose
 from schedules.graph.side_by_side import stack_unequal
@@ -81,8 +81,7 @@ def _places(graph: Graph) -> Iterator[RewritePlace]:
         beside = stack_equal(stack_unequal(_widened(graph, pair)))
         left = {s.name for s in beside.dag.stages if is_product(s)}
         if left.isdisjoint((pair.small.name, pair.wide.name)):
-            like = tuple(without_names(s, lambda x: replace(x, buffer="")) for s in (pair.small, pair.wide))
-            yield RewritePlace(pair.small.name, like)
+            yield RewritePlace(pair.small.name, alike(pair.small, pair.wide))
 
 
 def _applied(graph: Graph, place: RewritePlace) -> Graph:

@@ -17,6 +17,7 @@ from schedules.expr import Binary, Const, Expr, Load, Select, Var
 from schedules.graph.edit import is_plain, is_product, ranges
 from schedules.graph.graph import Graph
 from schedules.graph.kinds import is_guarded
+from schedules.loads import read_at
 from schedules.te.compute_dag import Axis, Stage
 from schedules.te.extent import is_open
 from schedules.te.infeasible import impossible, negation
@@ -88,8 +89,8 @@ class WindowFinder:
         reduced = {a.var: replace(a, var=taken.add(a.var)) for a in p.reduce_axes}
         to: dict[str, Expr] = {a.var: i for a, i in zip(p.axes, at, strict=True)}
         to |= {v: Var(a.var) for v, a in reduced.items()}
-        found = self.read(_at(data, to), tuple(reduced.values()))
-        return None if found is None else Window(*found, _at(weight, to), p)
+        found = self.read(read_at(data, to), tuple(reduced.values()))
+        return None if found is None else Window(*found, read_at(weight, to), p)
 
     def read(self, x: Load, over: Sequence[Axis]) -> tuple[str, tuple[WindowIndex, ...]] | None:
         """(What a load reads, where), through a padding with zeros; None where that is not even, or not each
@@ -118,7 +119,7 @@ class WindowFinder:
             return x
         match pad.values[0]:
             case Select(cond=cond, a=Load() as inner, b=Const(value=0)) if self._is_padding(cond, inner, pad):
-                return _at(inner, {a.var: i for a, i in zip(pad.axes, x.indices, strict=True)})
+                return read_at(inner, {a.var: i for a, i in zip(pad.axes, x.indices, strict=True)})
         return x
 
     def _is_padding(self, cond: Expr, inner: Load, pad: Stage) -> bool:
@@ -137,10 +138,6 @@ class WindowFinder:
 def is_open_stage(s: Stage) -> bool:
     """Whether an extent of a stage varies."""
     return any(is_open(a.extent) for a in (*s.axes, *s.reduce_axes))
-
-
-def _at(x: Load, to: Mapping[str, Expr]) -> Load:
-    return replace(x, indices=tuple(E.substitute(i, to) for i in x.indices))
 
 
 def weight_inside(base: Window, other: Window, axes: Sequence[Axis]) -> Expr | None:

@@ -23,7 +23,7 @@ from schedules import affine
 from schedules import expr as E
 from schedules.errors import WorkloadError
 from schedules.expr import Binary, Cast, Const, Expr, Load, Select, Var
-from schedules.graph.edit import factors, is_map, is_product, remade, without_names
+from schedules.graph.edit import alike, factors, is_map, is_product, remade
 from schedules.graph.fold import fold_constants
 from schedules.graph.graph import Array, Graph
 from schedules.graph.kinds import is_guarded
@@ -95,8 +95,7 @@ def _in_tiles(graph: Graph, take: Take, by: Winograd) -> Graph:
     def places(graph: Graph) -> Iterator[RewritePlace]:
         stages = {s.name: s for s in graph.dag.stages}
         for found in by.places(graph):
-            like = without_names(stages[found.stage], lambda x: replace(x, buffer=""))
-            yield RewritePlace(found.stage, like)
+            yield RewritePlace(found.stage, alike(stages[found.stage]))
 
     def apply(graph: Graph, place: RewritePlace) -> Graph:
         return by.apply(graph, WinogradPlace(place.name, by.tile))
