@@ -490,3 +490,9 @@ def insert(nest: Nest, loop: str | None, new: Stmt, *, before: Stmt | None = Non
     if parent is None:
         return replace(nest, body=new_body)
     return replace_stmt(nest, parent, replace(parent, body=new_body))
+
+
+def insert_before(nest: Nest, loop: str, new: Stmt) -> Nest:
+    """Put ``new`` just before a loop, into the loop around that or at the root."""
+    around = [s.var for s in loop_path(nest, loop)[:-1] if isinstance(s, Loop)]
+    return insert(nest, around[-1] if around else None, new, before=find_loop(nest, loop))

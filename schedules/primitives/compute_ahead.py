@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from schedules import expr as E
 from schedules.expr import Binary, Bits, Call, Cast, Expr, Fma, Load, Select, Var
-from schedules.ir import Access, Block, Buffer, Loop, Nest, blocks
+from schedules.ir import Access, Block, Buffer, Loop, Nest, blocks, loops_around
 from schedules.ir.carried import comes_after
 from schedules.ir.nest import (
     add_buffer,
@@ -16,7 +16,7 @@ from schedules.ir.nest import (
     find_block,
     find_loop,
     in_loops_like,
-    insert,
+    insert_before,
     loop_path,
     loops_of,
     replace_stmt,
@@ -98,7 +98,7 @@ class ComputeAhead(Primitive[str]):
         for name, e in zip(names, found, strict=True):
             taken[e] = Load(name, at, E.dtype_of(e))
             nest = add_buffer(nest, Buffer(name, shape, E.dtype_of(e)))
-        nest = _with_ahead(nest, loop, _ahead(b, self.result(), names, found))
+        nest = _with_ahead(nest, loop, b, _ahead(b, self.result(), names, found))
         return replace_stmt(nest, b, with_values(b, lambda v: E.rewrite(v, taken.get)))
 
 
@@ -108,7 +108,7 @@ def parts(nest: Nest, block: str, loop: str) -> tuple[Expr, ...]:
     are left out, and so are sides of selects, which may read only where they are chosen."""
     b, at = find_block(nest, block), find_loop(nest, loop)
     made = {w.buffer for x in blocks(at.body) for w in x.writes}
-    after = _with_ahead(nest, at, _ahead(b, f"{block}_ahead", (), b.values))
+    after = _with_ahead(nest, at, b, _ahead(b, f"{block}_ahead", (), b.values))
     reader = find_block(after, f"{block}_ahead")
     late = {
         id(x)
@@ -143,10 +143,6 @@ def _ahead(b: Block, name: str, outputs: Sequence[str], values: tuple[Expr, ...]
     return Block(name, b.iters, b.binds, tuple(Access(o, at) for o in outputs), values, where=b.where)
 
 
-def _with_ahead(nest: Nest, loop: Loop, ahead: Block) -> Nest:
-    """The nest with a block ahead of a loop around the block whose axes it has, in loops of its own."""
-    own = loops_of(nest, ahead.name.removesuffix("_ahead"))
-    inside = own[next(n for n, x in enumerate(own) if x is loop) :]
-    outer = own[: len(own) - len(inside)]
-    stmt = in_loops_like(nest, inside, ahead, "ahead")
-    return insert(nest, outer[-1].var if outer else None, stmt, before=loop)
+def _with_ahead(nest: Nest, loop: Loop, b: Block, ahead: Block) -> Nest:
+    """The nest with a block ahead of a loop around ``b``, whose axes it has, in loops of its own."""
+    return insert_before(nest, loop.var, in_loops_like(nest, loops_around(b, loop), ahead, "ahead"))

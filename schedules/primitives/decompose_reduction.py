@@ -15,7 +15,7 @@ from schedules.ir.nest import (
     find_block,
     find_loop,
     in_loops_like,
-    insert,
+    insert_before,
     loop_path,
     loop_vars,
     loops_of,
@@ -105,5 +105,4 @@ class DecomposeReduction(Primitive[str]):
         inner = [x for x in loops_around(b, loop) if x.var in used]
         init = in_loops_like(nest, inner, started(b, self.result(), b.writes), "init")
         nest = replace_stmt(nest, b, replace(b, init=False))
-        parent = [s for s in loop_path(nest, self.loop)[:-1] if isinstance(s, Loop)]
-        return insert(nest, parent[-1].var if parent else None, init, before=find_loop(nest, self.loop))
+        return insert_before(nest, self.loop, init)

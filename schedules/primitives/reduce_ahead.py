@@ -17,8 +17,7 @@ from schedules.ir.nest import (
     find_block,
     find_loop,
     in_loops_like,
-    insert,
-    loop_path,
+    insert_before,
     loops_of,
     reads,
     replace_stmt,
@@ -106,8 +105,7 @@ class ReduceAhead(Primitive[str]):
         first = replace(b, name=self.result(), where=(*told, before))
         ahead = in_loops_like(nest, loops_around(b, loop), first, "ahead")
         nest = replace_stmt(nest, b, replace(b, init=False, where=(*b.where, negation(before))))
-        parent = [s for s in loop_path(nest, self.loop)[:-1] if isinstance(s, Loop)]
-        return insert(nest, parent[-1].var if parent else None, ahead, before=find_loop(nest, self.loop))
+        return insert_before(nest, self.loop, ahead)
 
 
 def _before(at: Expr, b: Block, axis: str, loop: Loop) -> Expr:

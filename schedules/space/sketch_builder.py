@@ -161,6 +161,12 @@ class SketchBuilder:
         yield
         self.done |= {name} | (set(self.s.blocks()) - before)
 
+    def schedule_rest(self, schedule: Callable[[SketchBuilder, str], object]) -> None:
+        """Schedule each block that no rule has scheduled, the last first."""
+        while (last := self.last_unscheduled()) is not None:
+            with self.scheduling(last):
+                schedule(self, last)
+
     @contextmanager
     def settled(self) -> Iterator[None]:
         """Meanwhile the first option is the answer to each question: what is scheduled takes little of the

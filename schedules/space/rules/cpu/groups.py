@@ -91,9 +91,7 @@ def _with_scans(d: SketchBuilder) -> None:
     d.done |= steps
     inline_stages(d, _inline_padding, costly_in_tiles=False, stay=steps)
     schedule_scans(d)
-    while (last := d.last_unscheduled()) is not None:
-        with d.scheduling(last):
-            _schedule(d, last)
+    d.schedule_rest(_schedule)
 
 
 def _inline_padding(d: SketchBuilder, padding: Block, reducing: list[Block]) -> bool:

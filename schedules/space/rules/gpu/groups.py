@@ -35,9 +35,7 @@ def apply_gpu_rules(d: SketchBuilder) -> None:
     for name in list(d.s.blocks()):
         split_among_blocks(d, name)
         split_reduction(d, name)
-    while (last := d.last_unscheduled()) is not None:
-        with d.scheduling(last):
-            _schedule(d, last)
+    d.schedule_rest(_schedule)
 
 
 def _with_scans(d: SketchBuilder) -> None:
@@ -48,9 +46,7 @@ def _with_scans(d: SketchBuilder) -> None:
     d.done |= steps
     inline_stages(d, _inline_padding, costly_in_tiles=True, stay=steps)
     schedule_scans(d)
-    while (last := d.last_unscheduled()) is not None:
-        with d.scheduling(last):
-            _schedule(d, last)
+    d.schedule_rest(_schedule)
 
 
 def _inline_padding(d: SketchBuilder, padding: Block, reducing: list[Block]) -> bool | None:
