@@ -25,9 +25,10 @@ from autotune.models.graph_search import (
     hopeful,
     total,
 )
-from autotune.models.in_place import random_arguments
+from autotune.models.in_place import random_arguments, task_times
+from autotune.models.outline import Outline
 from autotune.models.preparation import PreparedModel
-from autotune.models.program import Program, Times
+from autotune.models.program import Program
 from autotune.results.tuned import SuiteTask
 from autotune.run.asked import Asked
 from autotune.run.stored import stored
@@ -164,7 +165,12 @@ def _program(ready: PreparedModel, target: Target, log: Log, where: str) -> Prog
     weights = sum(v.nbytes for v in ready.graph.values.values())
     if 3 * weights > free_bytes():
         return None
-    outline = ready.outline(lambda w: Known.of(w, target, log).time_s)
+    return best_program(ready, ready.outline(lambda w: Known.of(w, target, log).time_s), target, where)
+
+
+def best_program(ready: PreparedModel, outline: Outline, target: Target, where: str) -> Program | None:
+    """A program of an outline of a model, of the best kernels of a log, ``where``; None while one is
+    missing."""
     kernels = []
     for workload in outline.tasks:
         found, _ = stored(workload, Asked.of(target, None, where))
@@ -184,10 +190,7 @@ def _in_turns(programs: Sequence[Program]) -> tuple[float, float]:
     end = time.monotonic() + TURNS_S
     while len(times[1]) < ROUNDS and (len(times[1]) < 3 or time.monotonic() < end):
         for n in (0, 1) if len(times[1]) % 2 else (1, 0):
-            for _ in range(2):  # the second finds its memory as a loop of calls does
-                taken = Times(programs[n].outline, alone)
-                programs[n].run(*arguments[n], taken)
-            times[n].append(sum(taken.calls) * 1e-9)
+            times[n].append(sum(task_times(programs[n], *arguments[n], alone).values()))
     return statistics.median(times[0]), statistics.median(times[1])
 
 

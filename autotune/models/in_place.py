@@ -107,7 +107,7 @@ def choose(
     program.told.settle(ol, arguments[0])
     alone = all(k.target.threads == 1 for k in program.kernels)
     begin = time.monotonic()
-    first = _task_times(program, *arguments, alone)
+    first = task_times(program, *arguments, alone)
     turn_s = time.monotonic() - begin
     begin += turn_s
     compiling = begin + COMPILING * (until - begin)
@@ -215,12 +215,12 @@ def _rounds(
         turn = len(rounds) % len(variants)
         one: dict[int, dict[int, float]] = {}
         for n in (*range(turn, len(variants)), *range(turn)):
-            one[n] = _task_times(variants[n], *arguments, alone)
+            one[n] = task_times(variants[n], *arguments, alone)
         rounds.append([one[n] for n in range(len(variants))])
     return rounds
 
 
-def _task_times(
+def task_times(
     program: Program, inputs: Sequence[Array], outputs: Sequence[Array], alone: bool
 ) -> dict[int, float]:
     """Seconds of each task, all its calls together, in the last of `RUNS` runs."""

@@ -14,21 +14,16 @@ from typing import TYPE_CHECKING, Literal
 
 from autotune import backends
 from autotune.models import graph_search, graph_tuning, in_place
-from autotune.models.fallback import run_island
 from autotune.models.graph_choices import Rewrites, choices_of, looking, policy
 from autotune.models.graph_search import Tried
 from autotune.models.in_place import InPlace
 from autotune.models.kept_states import refuse_states
 from autotune.models.model import Model, shown_sizes
-from autotune.models.outline import Outline
 from autotune.models.preparation import PreparedModel, prepared_programs
-from autotune.models.program import Program
 from autotune.models.tasks import had_share_s, had_trials, tasks_of_programs
 from autotune.results.following import Tell
 from autotune.results.tuned import SuiteProgress, SuiteResult, SuiteTask, TaskResult, by_name, merged_results
 from autotune.run.asked import Asked
-from autotune.run.kernel import Kernel
-from autotune.run.stored import stored
 from autotune.settings import seconds_of
 from autotune.tuning.frozen import frozen
 from autotune.tuning.goal import Known, whole
@@ -324,7 +319,7 @@ class ModelJobs:
             best = {d: k.time_s for d, k in known.items() if k.time_s is not None} | dict(times)
             least = {d: k.limit_s for d, k in known.items() if k.limit_s is not None} | dict(limits)
             each = [one.outline(lambda w: best.get(w.digest)) for one in self.ready]
-            if any(_call_s(one, best) is None for one in each):
+            if any(w.digest not in best for one in each for w in one.tasks):
                 return None, None
             counts = {w.digest: each[0].count(i) for i, w in enumerate(each[0].tasks)}
             return whole(counts, best, least)
@@ -348,7 +343,7 @@ class ModelJobs:
         )
         best = _seconds(results)
         model = self.ready[0].model
-        each_s = [_call_s(one.outline(lambda w: best.get(w.digest)), best) for one in self.ready]
+        each_s = [graph_search.total(one, lambda w: best.get(w.digest)) for one in self.ready]
         return ModelTuneResult(
             name=model.name,
             tasks=results,
@@ -365,12 +360,6 @@ class ModelJobs:
             target=target,
             aimed=found.aimed,
         )
-
-
-def _call_s(running: Outline, best: Mapping[str, float]) -> float | None:
-    """Seconds of all kernels that a call runs, each alone; None while one is missing."""
-    times = [best.get(w.digest) for w in running.tasks]
-    return None if None in times else sum(running.count(i) * (t or 0.0) for i, t in enumerate(times))
 
 
 def _as_one(results: Mapping[Target, ModelTuneResult]) -> ModelTuneResult:
@@ -399,17 +388,11 @@ def _in_place(
     outline = ready.outline(lambda w: best.get(w.digest))
     if not tuned and in_place.known(outline, target, where):
         return ()
-    kernels: list[Kernel] = []
-    for workload in outline.tasks:
-        if workload.digest not in best:
-            return ()
-        found, _ = stored(workload, Asked.of(target, None, where))
-        if found is None or found.target != target:
-            return ()
-        kernels.append(found)
-    value_of = ready.graph.values.__getitem__
-    program = Program.of(outline, kernels, value_of, run_island)
-    return tuple(in_place.choose(program, value_of, log, HERE.machine(), until))
+    ready_to_run = all(w.digest in best for w in outline.tasks)
+    program = graph_tuning.best_program(ready, outline, target, where) if ready_to_run else None
+    if program is None:
+        return ()
+    return tuple(in_place.choose(program, ready.graph.values.__getitem__, log, HERE.machine(), until))
 
 
 def _seconds(results: Sequence[TaskResult]) -> dict[str, float]:
