@@ -25,7 +25,7 @@ from schedules.te.unique import Taken
 ROW = "k"  # the axis along a row
 
 
-@may_lose(usual=False)
+@may_lose(usual=False, lazy=True)
 def gather_rows(graph: Graph, take: Take) -> Graph:
     """The graph with convolutions of maps as products of rows that are gathered first."""
     return at_each(graph, take, _places, _applied)

@@ -20,7 +20,7 @@ from schedules.te.extent import is_same
 MOST_NODES, MOST_READERS = 24, 4
 
 
-@may_lose(usual=False)
+@may_lose(usual=False, lazy=True)
 def recompute(graph: Graph, take: Take) -> Graph:
     """The graph with cheap maps of several readers in each of these."""
     return at_each(graph, take, _places, _applied)

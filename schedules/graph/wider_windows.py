@@ -25,7 +25,7 @@ from schedules.te.unique import Taken
 MOST = 2.0
 
 
-@may_lose(usual=False)
+@may_lose(usual=False, lazy=True)
 def widen_windows(graph: Graph, take: Take) -> Graph:
     """The graph with convolutions in the larger window of another one of the same tensor, beside which they
     can lie then."""

@@ -77,13 +77,13 @@ class Winograd:
         return _Tiles(graph, s, w, place.tile).made()
 
 
-@may_lose(usual=False, exact=False)
+@may_lose(usual=False, exact=False, lazy=True)
 def winograd_4(graph: Graph, take: Take) -> Graph:
     """The graph with convolutions in Winograd's tiles of 4 outputs along each axis of the window."""
     return _in_tiles(graph, take, Winograd(4))
 
 
-@may_lose(usual=False, exact=False)
+@may_lose(usual=False, exact=False, lazy=True)
 def winograd_2(graph: Graph, take: Take) -> Graph:
     """The graph with convolutions in Winograd's tiles of 2 outputs along each axis of the window."""
     return _in_tiles(graph, take, Winograd(2))

@@ -415,7 +415,7 @@ def tried_rewrites(seed: int) -> tuple[Counter[str], list[str]]:
         graph, whole = random_rewritable(rng)
     except AutotuneError as err:  # of the drawing
         return Counter({f"not drawn: {str(err)[:60]}": 1}), []
-    asked = optimized(graph).asked
+    asked = optimized(graph, Choices(looks=True)).asked
     count["models"] += 1
     count["exact"] += whole
     count["with states"] += bool(graph.states)

@@ -24,7 +24,7 @@ from autotune.errors import ModelError
 from autotune.measure.results import Measurement
 from autotune.models import graph_choices, graph_search, graph_tuning, tuning
 from autotune.models.compiling import compile_model
-from autotune.models.graph_choices import ModelKey, ToldTry, recorded
+from autotune.models.graph_choices import ModelKey, ToldTry, looking, recorded
 from autotune.models.graph_search import Alternative, alternatives, change_s, decided, hopeful, kinds, total
 from autotune.models.model import Model
 from autotune.models.preparation import PreparedModel, prepared
@@ -49,7 +49,7 @@ def qkv(layers: int = 1) -> Model:
 
 
 def space(model: Model) -> tuple[PreparedModel, list[Alternative]]:
-    base = prepared(model)
+    base = prepared(model, looking)
     return base, alternatives(base, lambda a: False, time.monotonic() + 100)
 
 
@@ -137,7 +137,7 @@ def test_those_that_may_gain_most_have_the_time() -> None:
 
 def test_a_budget_for_all_rewrites_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Here, "roofline", lambda self, w, t: None)
-    base = prepared(qkv())
+    base = prepared(qkv(), looking)
     small = graph_tuning.GraphSpace.of([base], False, 4.0, HERE)
     assert small.needed_s is not None and small.needed_s * graph_search.SHARE >= 4.0
     whole = graph_tuning.GraphSpace.of([base], False, 100.0, HERE)

@@ -31,7 +31,7 @@ def convolution(k: int, stride: int, pad: int, channels: tuple[int, int] = (3, 4
 
 def gathered(graph: Graph) -> Graph:
     """The graph with all convolutions as products of rows."""
-    places = [a for a in optimized(graph).asked if a.rewrite == "gather_rows"]
+    places = [a for a in optimized(graph, Choices(looks=True)).asked if a.rewrite == "gather_rows"]
     return optimized(graph, Choices().turned(places)).graph
 
 

@@ -20,8 +20,10 @@ from random_rewrites import random_rewritable, tried_rewrites, ways, wrong
 import autotune as at
 from schedules.graph import reassociate
 from schedules.graph.optimize import optimized
+from schedules.graph.rewrite import Choices
 
 te = cases.te
+LOOKS = Choices(looks=True)
 
 
 def check(seeds: Any) -> Counter[str]:
@@ -58,7 +60,7 @@ def test_a_quantised_model_computes_the_same_under_choices(tmp_path: Path) -> No
     path = tmp_path / "q.onnx"
     models.onnx.save(models.quantised(models.encoder(), "QOperator", "us", True, tmp_path), path)
     graph = at.import_onnx(path).graph
-    asked = optimized(graph).asked
+    asked = optimized(graph, LOOKS).asked
     assert asked
     for n, (what, choices) in enumerate(islice(ways(asked, Random(0)), 12)):
         assert wrong(graph, False, choices, 1, Random(n)) == "", what
@@ -69,7 +71,8 @@ def test_a_changed_rewrite_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     b = cases.Builder()
     x, v, w = b.input("x", 4, 3), b.input("v", 3, 3), b.input("w", 3, 1)
     graph = b.graph(cases.matmul(cases.matmul(x, v), w))
-    assert wrong(graph, True, next(c for _, c in ways(optimized(graph).asked, Random(0))), 1, Random(0)) == ""
+    asked = optimized(graph, LOOKS).asked
+    assert wrong(graph, True, next(c for _, c in ways(asked, Random(0))), 1, Random(0)) == ""
     right = reassociate._Chain.in_last
 
     def mistaken(self: Any, load: Any) -> Any:
@@ -78,7 +81,7 @@ def test_a_changed_rewrite_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(made, indices=made.indices[::-1]) if turned else made
 
     monkeypatch.setattr(reassociate._Chain, "in_last", mistaken)
-    said = [wrong(graph, True, c, 1, Random(0)) for _, c in ways(optimized(graph).asked, Random(0))]
+    said = [wrong(graph, True, c, 1, Random(0)) for _, c in ways(asked, Random(0))]
     assert any("away" in x for x in said)
 
 
