@@ -215,7 +215,7 @@ def allocations_too_small(m: Patch) -> None:
 
 
 def decompose_without_start(m: Patch) -> None:
-    m.setattr(decompose_reduction, "insert", lambda nest, *a, **k: nest)
+    m.setattr(decompose_reduction, "insert_before", lambda nest, *a, **k: nest)
 
 
 def split_rounds_down(m: Patch) -> None:
