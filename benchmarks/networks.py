@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -119,6 +120,34 @@ class Fire(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         s = F.relu(self.squeeze(x))
         return torch.cat([F.relu(self.one(s)), F.relu(self.three(s))], 1)
+
+
+class Vgg(nn.Module):
+    """VGG-11 with batch norms (Simonyan and Zisserman, 2014): eight 3×3 convolutions, three products."""
+
+    def __init__(
+        self,
+        plan: Sequence[Sequence[int]] = ((64,), (128,), (256, 256), (512, 512), (512, 512)),
+        hidden: int = 4096,
+        size: int = 224,
+        classes: int = 1000,
+    ):
+        super().__init__()
+        layers: list[nn.Module] = []
+        ci = 3
+        for widths in plan:
+            for co in widths:
+                layers.append(conv_bn(ci, co, 3, act=nn.ReLU()))
+                ci = co
+            layers.append(nn.MaxPool2d(2, 2))
+        self.features = nn.Sequential(*layers)
+        pixels = (size >> len(plan)) ** 2
+        widths = (ci * pixels, hidden, hidden)
+        heads = [m for a, b in pairwise(widths) for m in (nn.Linear(a, b), nn.ReLU())]
+        self.head = nn.Sequential(*heads, nn.Linear(hidden, classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.features(x).flatten(1))
 
 
 class SqueezeNet(nn.Module):
@@ -329,6 +358,10 @@ def _vit(size: int = 224, **changes: Any) -> Network:
     return ViT(size=size, **changes), _image(size), ["x"]
 
 
+def _vgg(size: int = 224, **changes: Any) -> Network:
+    return Vgg(size=size, **changes), _image(size), ["x"]
+
+
 # {name: function of sizes, which have the defaults of the full network}.
 NETWORKS: dict[str, Callable[..., Network]] = {
     "resnet18": _images(ResNet, blocks=(2, 2, 2, 2), bottleneck=False),
@@ -339,6 +372,7 @@ NETWORKS: dict[str, Callable[..., Network]] = {
     "squeezenet": _images(SqueezeNet),
     "convnext": _images(ConvNeXt),
     "vit": _vit,
+    "vgg11": _vgg,
 }
 # Sizes with which tests run in a moment.
 SMALL: dict[str, dict[str, Any]] = {
@@ -350,6 +384,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "squeezenet": {"size": 39, "width": 2, "classes": 10},
     "convnext": {"size": 32, "width": 8, "blocks": (1, 1), "classes": 10},
     "vit": {"size": 16, "layers": 1, "hidden": 32, "heads": 4, "patch": 8},
+    "vgg11": {"size": 32, "plan": ((8,), (8, 8)), "hidden": 16, "classes": 10},
 }
 
 
