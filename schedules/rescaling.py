@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 
 from schedules import expr as E
-from schedules.dtypes import DTYPES, computed
+from schedules.dtypes import holds
 from schedules.expr import Binary, Call, Cast, Const, Expr, Select
 
 Linear = dict[Expr | None, float]  # coefficients of what a sum consists of; of None: the constant
@@ -48,8 +48,8 @@ def degree(value: Expr, top: Expr, of: Expr, depends: Callable[[Expr], bool]) ->
                 return same(a, b)
             case Select(cond=c, a=a, b=b):
                 return same(a, b) if free(c) else None
-            case Cast(dtype=d, a=a) if E.is_float(d) and E.is_float(E.dtype_of(a)) and _rounds_alike(d):
-                return go(a)
+            case Cast(dtype=d, a=a) if E.is_float(d) and holds(d, E.dtype_of(a)):
+                return go(a)  # with fewer bits it rounds otherwise relative to another maximum
         return None
 
     def same(a: Expr, b: Expr) -> float | None:
@@ -58,12 +58,6 @@ def degree(value: Expr, top: Expr, of: Expr, depends: Callable[[Expr], bool]) ->
         return degrees.pop() if len(degrees) == 1 else None
 
     return go(value) or None
-
-
-def _rounds_alike(dtype: str) -> bool:
-    """Whether a dtype rounds small numbers by as small a part of them as the dtype that it is computed
-    with."""
-    return DTYPES[dtype].exponent == DTYPES[computed(dtype)].exponent
 
 
 def linear(e: Expr) -> Linear:

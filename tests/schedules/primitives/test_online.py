@@ -365,9 +365,9 @@ def test_degrees_are_what_the_values_do(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "found"),
-    [("float32", 1.0), ("bfloat16", 1.0), ("float16", None), ("float8_e5m2", None), ("int8", None)],
+    [("float32", 1.0), ("float64", 1.0), ("bfloat16", None), ("float16", None), ("int8", None)],
 )
-def test_what_rounds_small_numbers_as_large_ones_is_proportional(dtype: str, found: float | None) -> None:
+def test_what_is_rounded_to_fewer_bits_is_not_proportional(dtype: str, found: float | None) -> None:
     x, m = (Load(n, (Const(0),), "float32") for n in "xm")
     value = E.Cast(dtype, E.Call("exp", (x - m,)))
     assert degree(value, m, x, lambda e: e == m) == found

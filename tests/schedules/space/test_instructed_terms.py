@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 from helpers import check_compiled, interpret, same
 from test_instructed import ALL, DOTS, TILES, Case, data, sketches, with_features
 
-import autotune
 from autotune.codegen.llvm.compile import host_arch
 from schedules import ops, te
 from schedules.ir import Intrinsic, walk
@@ -160,15 +158,9 @@ def test_both_products_of_attention_run_by_it() -> None:
         assert next(x.outputs[0].dtype for x in other.stages if x.outputs[0].name == "e") == stored
 
 
-def test_parts_of_rows_of_bfloat16_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is relative to a maximum so far may be rounded to bfloat16."""
+def test_rows_that_are_rounded_to_bfloat16_are_not_reduced_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relative to the maximum of a part, an exponential rounds to another number than the expression says."""
     monkeypatch.setattr(groups, "rows_outgrow_cache", lambda d: True)
-    here = replace(ALL, features=host_arch()[1])
-    dag = ops.workload("attention", {"heads": 1, "seq": 300, "dim": 16}, dtype="bfloat16").dag
-    space = derive(dag, here)
-    (n,) = (n for n, name in enumerate(space.sketches) if "by=parts" in name)
-    rng = np.random.default_rng(0)
-    inputs = [rng.standard_normal(x.shape).astype(x.dtype) for x in dag.inputs]
-    (want,) = (x.astype(np.float32) for x in te.evaluate(dag, inputs))
-    kernel = autotune.build(Schedule.replay(dag, space.trace(n, space.sample(n, 1, rng)[0]), here), here)
-    assert np.abs(kernel(*inputs).astype(np.float32) - want).max() <= 2.0**-7 * np.abs(want).max()
+    for dtype, parts in (("bfloat16", False), ("float16", True), ("float32", True)):
+        dag = ops.workload("attention", {"heads": 1, "seq": 300, "dim": 16}, dtype=dtype).dag
+        assert any("by=parts" in name for name in derive(dag, ALL).sketches) == parts
