@@ -181,6 +181,25 @@ def _open(path: Path, uri: str, timeout_s: float) -> sqlite3.Connection:
 
 def inspect(con: sqlite3.Connection, path: Path) -> Literal["new", "current", "older"]:
     """Whose database this is: `compat.check_schema` of its marks. Raises `LogError`."""
+    with _snapshot(con):
+        return _inspect(con, path)
+
+
+@contextmanager
+def _snapshot(con: sqlite3.Connection) -> Iterator[None]:
+    """All that is read is of one moment: another process may make the log meanwhile."""
+    if con.in_transaction:
+        yield
+        return
+    con.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if con.in_transaction:
+            con.execute("ROLLBACK")
+
+
+def _inspect(con: sqlite3.Connection, path: Path) -> Literal["new", "current", "older"]:
     (application_id,) = con.execute("PRAGMA application_id").fetchone()
     (version,) = con.execute("PRAGMA user_version").fetchone()
     (tables,) = con.execute("SELECT count(*) FROM sqlite_master").fetchone()

@@ -9,12 +9,14 @@ import signal
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 from log_cases import MACHINE, TARGETS, copy_of, exported, measured
 
-from kernels_db import Log, lookup
+from kernels_db import Log, lookup, sqlite
+from kernels_db.errors import LogError
 
 W = copy_of(8)
 
@@ -197,3 +199,21 @@ def test_200_kills_amid_writes_and_merges_lose_nothing(tmp_path: Path) -> None:
         log.export(tmp_path / "a.jsonl")
         assert again.merge(tmp_path / "a.jsonl").refused == {}
         assert exported(again) == (tmp_path / "a.jsonl").read_text()
+
+
+def test_marks_of_a_log_are_of_one_moment(tmp_path: Path) -> None:
+    """Another process makes the log while its marks are read: it is new, and not another application's."""
+    path, made = tmp_path / "tuning.db", []
+    with closing(sqlite.connect(path, read_only=False, timeout_s=5.0)) as con:
+
+        def make(statement: str) -> None:
+            if "user_version" in statement and not made:
+                made.append(statement)
+                with suppress(LogError):
+                    Log(path, timeout_s=0.1).close()
+
+        con.set_trace_callback(make)
+        assert sqlite.inspect(con, path) == "new" and made
+    Log(path).close()
+    with closing(sqlite.connect(path, read_only=False, timeout_s=5.0)) as con:
+        assert sqlite.inspect(con, path) == "current"
