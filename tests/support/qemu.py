@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -18,6 +19,11 @@ from schedules.model import Target
 X86 = shutil.which("qemu-x86_64") or shutil.which("qemu-x86_64-static")
 QEMU = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
 TOOLS = {name: shutil.which(f"aarch64-linux-gnu-{name}") for name in ("as", "ld")}
+# Where the C library of AArch64 is, for programs that are not static.
+SYSROOT = next(
+    (x for x in (os.environ.get("QEMU_LD_PREFIX"), "/usr/aarch64-linux-gnu")
+     if x and Path(x, "lib/ld-linux-aarch64.so.1").exists()), None,
+)  # fmt: skip
 TARGET = from_name("neoverse-v1")
 # Reads all arrays, calls the kernel, writes all arrays. Loads may ask for memory to be set or moved, and what
 # chooses code asks what the processor is.

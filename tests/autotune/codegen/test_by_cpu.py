@@ -14,6 +14,7 @@ import pytest
 import qemu
 
 import autotune as at
+from autotune.codegen.runtime import by_cpu as code
 from autotune.codegen.llvm.compile import compile_module, host_target, link
 from autotune.codegen.runtime.by_cpu import NO_CODE, Entry, by_cpu, suffixed
 from autotune.targets import features
@@ -48,8 +49,8 @@ class Chosen:
 
     def __init__(self, *named: tuple[str, Target]) -> None:
         names, targets = zip(*named, strict=True)
-        code = compile_module(module(targets, names), baseline(targets))
-        found, self._keep = link(code, ("f", "g", "h", "which"), {})
+        obj = compile_module(module(targets, names), baseline(targets))
+        found, self._keep = link(obj, ("f", "g", "h", "which"), {})
         self.f = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64)(found["f"])
         self.g = ctypes.CFUNCTYPE(ctypes.c_void_p)(found["g"])
         self.h = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(found["h"])
@@ -85,6 +86,13 @@ def test_nothing_is_run_where_no_set_can_be() -> None:
     place = ctypes.c_int64(-1)
     found.h(ctypes.addressof(place))
     assert (found.f(7), found.g(), found.which(), place.value) == (NO_CODE, None, None, -1)
+
+
+@on_x86
+def test_wide_vectors_take_a_system_that_saves_them(monkeypatch) -> None:
+    nothing = 'asm sideeffect "xorl %eax, %eax", "={ax},={dx},{cx},~{dirflag},~{fpsr},~{flags}"'
+    monkeypatch.setattr(code, "_XGETBV", nothing)  # of a system that saves none
+    assert choice(("least", x86("popcnt")), ("wide", x86("avx"))) == "least"
 
 
 @on_x86
