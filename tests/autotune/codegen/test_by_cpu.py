@@ -96,6 +96,17 @@ def test_wide_vectors_take_a_system_that_saves_them(monkeypatch) -> None:
 
 
 @on_x86
+def test_what_stands_above_the_highest_leaf_tells_nothing(monkeypatch) -> None:
+    """There a processor may tell of another leaf. This one has leaf 1 alone, and says yes to all."""
+    ones = "movl $$-1, %ebx; movl %ebx, %ecx; movl %ebx, %edx; movl $$1, %eax"
+    marks = '"={ax},={bx},={cx},={dx},{ax},{cx},~{dirflag},~{fpsr},~{flags}"'
+    monkeypatch.setattr(code, "_CPUID", f'asm sideeffect "{ones}", {marks}')
+    assert choice(("first", x86("popcnt")), ("seventh", x86("adx"))) == "first"
+    assert choice(("first", x86("popcnt")), ("extended", x86("lzcnt", "sse3"))) == "first"
+    assert choice(("first", x86("popcnt")), ("more", x86("sse3", "aes"))) == "more"
+
+
+@on_x86
 def test_threads_that_ask_together_find_the_same() -> None:
     for _ in range(5):
         found = Chosen(("least", x86()), ("here", askable(host_target())))
