@@ -241,7 +241,9 @@ def packing(kernel_of_target: Target, packs: bool):
         rows = space.sample(sketch, 8, np.random.default_rng(0))
         for row in rows[space.valid(sketch, rows)]:
             kernel = kernel_of(workload, kernel_of_target, space.trace(sketch, row))
-            if kernel.packed == ({1} if packs else frozenset()) and (not packs or padded(kernel) > 4 * 37 * 7):
+            if kernel.packed == ({1} if packs else frozenset()) and (
+                not packs or padded(kernel) > 4 * 37 * 7
+            ):
                 return kernel
     raise AssertionError("no such sketch")
 
