@@ -16,13 +16,17 @@ import qemu
 import autotune as at
 from autotune.codegen.llvm.compile import compile_module, host_target, link
 from autotune.codegen.runtime import by_cpu as code
-from autotune.codegen.runtime.by_cpu import NO_CODE, Entry, by_cpu, suffixed
+from autotune.codegen.runtime.by_cpu import NO_CODE, SharedEntry, by_cpu, suffixed
 from autotune.targets import features
 from autotune.targets.askable import ARM, MODELS, X86, askable, baseline, best_first
 from autotune.targets.names import from_name
 from schedules.model import Target
 
-ENTRIES = (Entry("f", ("i64",)), Entry("g", (), "ptr", "null"), Entry("h", ("ptr",), "void", ""))
+ENTRIES = (
+    SharedEntry("f", ("i64",)),
+    SharedEntry("g", (), "ptr", "null"),
+    SharedEntry("h", ("ptr",), "void", ""),
+)
 on_x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the code is for x86-64")
 
 
