@@ -110,6 +110,11 @@ class Backend(ABC):
             "gives the machine code of a schedule for a described GPU"
         )
 
+    def kernel_object(self, dag: ComputeDAG, trace: Trace, target: Target, symbol: str) -> bytes:
+        """An object whose one function is a kernel (`autotune.backends.building.model_library`). Raises
+        ScheduleError, and CompileError where there is none for this kind."""
+        raise CompileError(f"a kernel for {self.name} is no function of C, so its model cannot be exported")
+
     def versions(self, target: Target) -> list[str]:
         """What makes the code: the words that a cache knows it by, the most exact first."""
         return [generator_version()]

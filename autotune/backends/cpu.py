@@ -78,6 +78,11 @@ class Cpu(Backend):
 
         return shared_library(dag, trace, target, functions, soname)
 
+    def kernel_object(self, dag: ComputeDAG, trace: Trace, target: Target, symbol: str) -> bytes:
+        from autotune.backends.building.model_library import kernel_object
+
+        return kernel_object(dag, trace, target, symbol)
+
     def source(self, dag: ComputeDAG, trace: Trace, target: Target) -> str:
         from autotune.backends.building.from_trace import emit_module
 

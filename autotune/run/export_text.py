@@ -94,8 +94,6 @@ def header(name: str, functions: Sequence[ExportedFunction], contract: Mapping[s
     main, packers = functions[0], functions[1:]
     guard = f"AUTOTUNE_{name.upper()}_H"
     threads, cpu = contract["threads"], contract["cpu"]
-    need = [f for f in cpu["features"] if f in _ASKABLE] if cpu["triple"].startswith("x86_64") else []
-    ask = "\n        && ".join(f'__builtin_cpu_supports("{f}")' for f in need) or "1"
     arrays = (*main.arguments, *(f.arguments[0] for f in packers))
     elements = "\n".join(f"#define {name}_{a.word}_elements ((size_t){a.layout.span})" for a in arrays)
     packing = "\n\n".join(
@@ -113,7 +111,7 @@ def header(name: str, functions: Sequence[ExportedFunction], contract: Mapping[s
         )
     return f"""\
 /* {contract["operator"]}, compiled by autotune {contract["autotune"]}. Threads: {threads}.
- * It needs a CPU with:{_wrapped(cpu["features"])} */
+ * It needs a CPU with:{wrapped(cpu["features"])} */
 #ifndef {guard}
 #define {guard}
 
@@ -133,6 +131,20 @@ extern "C" {{
 /* Frees the scratch memory that is kept between calls. No call may be running. */
 {release}
 
+{runnable(name, cpu)}
+#ifdef __cplusplus
+}}
+#endif
+
+#endif
+"""
+
+
+def runnable(name: str, cpu: Mapping[str, Any]) -> str:
+    """A function of a header: whether the CPU has what code needs. ``cpu``: as a contract has it."""
+    need = [f for f in cpu["features"] if f in _ASKABLE] if cpu["triple"].startswith("x86_64") else []
+    ask = "\n        && ".join(f'__builtin_cpu_supports("{f}")' for f in need) or "1"
+    return f"""\
 /* Whether this CPU has what the code needs, as far as the compiler can ask. */
 static inline int {name}_runnable(void) {{
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
@@ -142,12 +154,6 @@ static inline int {name}_runnable(void) {{
     return 1;
 #endif
 }}
-
-#ifdef __cplusplus
-}}
-#endif
-
-#endif
 """
 
 
@@ -164,10 +170,10 @@ def example(name: str, functions: Sequence[ExportedFunction]) -> str:
         f'#include "{name}.h"',
         "",
         "int main(void) {",
-        *(f"    {_type(a)} *{a.word} = {_memory(name, a)};" for a in arrays),
+        *(f"    {c_type(a)} *{a.word} = {memory(name, a)};" for a in arrays),
         f"    if (!{name}_runnable() || {' || '.join(f'!{a.word}' for a in arrays)}) return 1;",
         *(
-            f"    for (size_t i = 0; i < {name}_{a.word}_elements; i++) {a.word}[i] = i % {_period(a)};"
+            f"    for (size_t i = 0; i < {name}_{a.word}_elements; i++) {a.word}[i] = i % {period(a)};"
             for a in read
         ),
         *(f"    {f.name}({_given(f)});" for f in packers),
@@ -182,11 +188,11 @@ def example(name: str, functions: Sequence[ExportedFunction]) -> str:
     return "\n".join([*lines, "    return status;", "}"]) + "\n"
 
 
-def _period(a: ExportedArgument) -> int:
+def period(a: ExportedArgument) -> int:
     return 2 if a.dtype == "bool" else 7
 
 
-def _memory(name: str, a: ExportedArgument) -> str:
+def memory(name: str, a: ExportedArgument) -> str:
     count = f"{name}_{a.word}_elements"
     gaps = a.written and a.layout.strides is not None  # which nothing writes
     return f"calloc({count}, sizeof *{a.word})" if gaps else f"malloc(sizeof *{a.word} * {count})"
@@ -200,11 +206,11 @@ def _given(f: ExportedFunction) -> str:
 def _declared(f: ExportedFunction) -> str:
     takes = ", ".join(
         [
-            *(f"{'' if a.written else 'const '}{_type(a)} *{a.word}" for a in f.arguments),
+            *(f"{'' if a.written else 'const '}{c_type(a)} *{a.word}" for a in f.arguments),
             *(f"int64_t {s.word}" for s in f.sizes),
         ]
     )
-    shapes = "; ".join(map(_shown, f.arguments))
+    shapes = "; ".join(map(shown, f.arguments))
     if f.sizes:
         told = ", ".join(f"{s.word} is {s.least} to {s.most}" for s in f.sizes)
         shapes += (
@@ -214,7 +220,7 @@ def _declared(f: ExportedFunction) -> str:
     return f"/* {shapes} */\nint {f.name}({takes});"
 
 
-def _shown(a: ExportedArgument) -> str:
+def shown(a: ExportedArgument) -> str:
     lies = a.layout
     shape = f"[{']['.join(map(str, lies.shape))}]" if lies.shape else ""
     strides = "" if lies.strides is None else f", strides {', '.join(map(str, lies.strides))}"
@@ -222,9 +228,9 @@ def _shown(a: ExportedArgument) -> str:
     return f"{a.word}: {a.dtype}{shape}{strides}{before}"
 
 
-def _type(a: ExportedArgument) -> str:
+def c_type(a: ExportedArgument) -> str:
     return C_TYPES[a.dtype]
 
 
-def _wrapped(words: Sequence[str]) -> str:
+def wrapped(words: Sequence[str]) -> str:
     return "".join(f"\n *   {line}" for line in textwrap.wrap(" ".join(words), 100)) or " nothing special"
