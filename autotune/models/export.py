@@ -180,7 +180,7 @@ def _library(
     """The model as tables, and its shared object. ``inside``: the file of weights that is a part of it."""
     whole = programs[-1].outline
     bases = Bases(
-        len(whole.inputs), len(dict.fromkeys(whole.outputs)), tuple(whole.states),
+        len(whole.inputs), len(dict.fromkeys(whole.outputs)), tuple(sorted(whole.states)),
         tuple(s.name for s in whole.sizes),
     )  # fmt: skip
     target = confined(module.target)
@@ -195,9 +195,9 @@ def _library(
         written.append(made)
     states_at = up(max(w.memory_bytes for w in written), ALIGNMENT)
     places, end = {}, 0
-    for user, s in whole.states.items():
+    for user in bases.states:
         places[user] = end
-        end = up(end + nbytes(whole.tensors[s.tensor]), ALIGNMENT)
+        end = up(end + nbytes(whole.tensors[whole.states[user].tensor]), ALIGNMENT)
     model = NativeModel(
         # what says more sizes goes first, as `FormsBySize` has it
         tuple(sorted((w.tables for w in written), key=lambda p: p.sizes.count(None))),

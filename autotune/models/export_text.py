@@ -43,7 +43,7 @@ class ExportedCall:
     @property
     def functions(self) -> tuple[str, ...]:
         """What functions are called behind the name of the model."""
-        return ("make", "run", *(("reset",) if self.keeps else ()), "free", "error_text")
+        return ("make", "run", *(("reset", "state") if self.keeps else ()), "free", "error_text")
 
 
 def call_of(ol: Outline) -> ExportedCall:
@@ -89,7 +89,15 @@ def header(name: str, call: ExportedCall, contract: Mapping[str, Any]) -> str:
     lies = ""
     if any(a.layout.strides is not None for a in call.arguments):
         lies = " Where strides are told, an\n * array has them in place of row-major order, and a pointer is to its first element."
-    reset = f"\n/* Has states as they are before the first call. */\nint {name}_reset({name}_instance *instance);\n"
+    kept = ", ".join(f"{i}: {t['name']}, {t['dtype']}{t['shape']}" for i, t in enumerate(contract["states"]))
+    states = f"""
+/* Has states as they are before the first call. */
+int {name}_reset({name}_instance *instance);
+
+/* The memory of a state, row-major, which calls read and write; NULL for a number that none has.
+ * {kept} */
+void *{name}_state({name}_instance *instance, int number);
+"""
     return f"""\
 /* The model {contract["model"]}, compiled by autotune {contract["autotune"]}. Threads: {contract["threads"]}.
  * It needs a CPU with:{wrapped(cpu["features"])} */
@@ -118,7 +126,7 @@ int {name}_make({name}_instance **made, const char *weights);
  * given as their bits.{lies} */
 /* {_shapes(call)} */
 {_declared(name, call)}
-{reset if call.keeps else ""}
+{states if call.keeps else ""}
 /* Frees an instance, which is in no call. NULL is one that is freed. */
 void {name}_free({name}_instance *instance);
 

@@ -165,9 +165,9 @@ static void give_weights(void) {
 
 /* States as they are before the first call. */
 static void start(struct INSTANCE *x) {
-    memset(x->memory + STATES_AT, 0, STATES_BYTES);
+    if (STATES_BYTES) memset(x->memory + STATES_AT, 0, STATES_BYTES);
     for (int32_t i = 0; i < N_STARTS; i++)
-        memcpy(x->memory + starts[i].state, kept.block + starts[i].weight, (size_t)starts[i].bytes);
+        memcpy(x->memory + STATES_AT + starts[i].state, kept.block + starts[i].weight, (size_t)starts[i].bytes);
 }
 
 int FUNCTION(_make)(struct INSTANCE **made, const char *weights) {
@@ -235,7 +235,7 @@ static int run_program(struct INSTANCE *x, const at_program *p, void *const *arr
     bases[MEMORY] = (intptr_t)x->memory;
     bases[TOLD] = (intptr_t)numbers;
     for (int32_t i = 0; i < INPUTS + OUTPUTS; i++) bases[FIRST_ARRAY + i] = (intptr_t)arrays[i];
-    for (int32_t i = 0; i < STATES; i++) bases[FIRST_STATE + i] = (intptr_t)(x->memory + states[i]);
+    for (int32_t i = 0; i < STATES; i++) bases[FIRST_STATE + i] = (intptr_t)(x->memory + STATES_AT + states[i]);
     for (int32_t i = 0; i < SIZES; i++) bases[FIRST_SIZE + i] = sizes[i];
     for (int32_t i = 0; i < p->n_rooms; i++) bases[p->rooms[i].base] = (intptr_t)(x->memory + p->rooms[i].offset);
     for (int32_t i = 0; i < p->n_numbers; i++) {
@@ -250,7 +250,7 @@ static int run_program(struct INSTANCE *x, const at_program *p, void *const *arr
     for (int32_t i = 0; i < p->n_steps; i++) run_step(x, p, &p->steps[i], bases);
     for (int32_t i = 0; i < p->n_copies; i++) {
         const at_copy *c = &p->copies[i];
-        memcpy(x->memory + states[c->to], (char *)(intptr_t)(bases[c->base] + c->offset), (size_t)c->bytes);
+        memcpy(x->memory + STATES_AT + states[c->to], (char *)(intptr_t)(bases[c->base] + c->offset), (size_t)c->bytes);
     }
     copy_rooms(x, p, 1, arrays, numbers);
     return DONE;
@@ -282,5 +282,9 @@ int FUNCTION(_reset)(struct INSTANCE *x) {
     start(x);
     __atomic_store_n(&x->busy, 0, __ATOMIC_RELEASE);
     return DONE;
+}
+
+void *FUNCTION(_state)(struct INSTANCE *x, int number) {
+    return x && number >= 0 && number < STATES ? x->memory + STATES_AT + states[number] : NULL;
 }
 #endif

@@ -101,8 +101,7 @@ class NativeProgram:
 @dataclass(frozen=True)
 class NativeModel:
     """A model. ``programs``: the one of all sizes last. ``sizes``: least and most of each. ``states``: where
-    each lies in memory, all from ``states_at`` on. ``starts``: (where in memory, where among the weights,
-    bytes) of those that do not begin with zeros. ``numbers``: most of a program. ``inside``: whether the
+    each lies, from ``states_at`` in memory on. ``starts``: (the same, where among the weights, bytes) of those that do not begin with zeros. ``numbers``: most of a program. ``inside``: whether the
     weights are in the shared object. ``crc``: of the weights. ``tiles``: whether kernels use AMX."""
 
     programs: tuple[NativeProgram, ...]
