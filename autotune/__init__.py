@@ -150,6 +150,7 @@ HOOKS = {
     "explain": ("autotune.report.explain.asking", "of_result"),
     "fleet": ("autotune.fleet.tuning", "FleetPlace"),
     "first_pick": ("autotune.tuning.first_pick", "first_pick"),
+    "pick_elsewhere": ("autotune.tuning.first_pick", "pick_elsewhere"),
 }
 
 

@@ -27,6 +27,7 @@ import numpy as np  # noqa: E402
 from suite import commit  # noqa: E402
 
 import autotune as at  # noqa: E402
+from autotune.backends import parse  # noqa: E402
 
 NAMES = ("resnet18", "bert")
 ROUNDS, ROUND_S = 15, 0.5
@@ -168,7 +169,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as tmp:
         folder = o.folder or Path(tmp)
         rows = [row(name, folder) for name in o.names]
-    document = {"commit": commit(), "target": at.detect(threads=1).arch, "rows": rows}
+    document = {"commit": commit(), "target": parse("cpu", 1).arch, "rows": rows}
     print(json.dumps(document, indent=1))
     if o.out is not None:
         o.out.write_text(json.dumps(document, indent=1) + "\n")

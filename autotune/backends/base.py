@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,6 +15,7 @@ from schedules.te.compute_dag import ComputeDAG
 
 if TYPE_CHECKING:
     from autotune.backends.building.cross_compile import Compiled
+    from autotune.backends.building.shared_library import CodeOf
     from autotune.backends.drivers.protocol import Device
 
 Loaded = tuple[Any, dict[int, Any]]  # what runs, and what packs constants, by the number of the input
@@ -101,7 +102,12 @@ class Backend(ABC):
         )
 
     def shared_library(
-        self, dag: ComputeDAG, trace: Trace, target: Target, functions: Mapping[str, str], soname: str
+        self,
+        dag: ComputeDAG,
+        codes: Sequence[CodeOf],
+        functions: Mapping[str, str],
+        soname: str,
+        chosen: str = "",
     ) -> bytes:
         """A shared object with functions of C (`autotune.backends.building.shared_library`). Raises
         ScheduleError, and CompileError where there is none for this kind."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from autotune.backends.base import Backend, Loaded, MeasuringPolicy
 from autotune.codegen import bundle
@@ -12,6 +13,9 @@ from autotune.targets import features
 from autotune.targets.names import detect
 from schedules.model import Target, Trace, Workload
 from schedules.te.compute_dag import ComputeDAG
+
+if TYPE_CHECKING:
+    from autotune.backends.building.shared_library import CodeOf
 
 
 class Cpu(Backend):
@@ -72,11 +76,16 @@ class Cpu(Backend):
         )
 
     def shared_library(
-        self, dag: ComputeDAG, trace: Trace, target: Target, functions: Mapping[str, str], soname: str
+        self,
+        dag: ComputeDAG,
+        codes: Sequence[CodeOf],
+        functions: Mapping[str, str],
+        soname: str,
+        chosen: str = "",
     ) -> bytes:
         from autotune.backends.building.shared_library import shared_library
 
-        return shared_library(dag, trace, target, functions, soname)
+        return shared_library(dag, codes, functions, soname, chosen)
 
     def kernel_object(self, dag: ComputeDAG, trace: Trace, target: Target, symbol: str) -> bytes:
         from autotune.backends.building.model_library import kernel_object

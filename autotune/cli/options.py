@@ -236,6 +236,10 @@ DEPTHS = option(
 PREFILL = number("--prefill", "Of X.gguf: time a prompt of so many tokens.", "N", default=64)
 DIRECTORY = argument("DIR", "Where to write; made where missing.", "directory", default=REQUIRED)
 FALLBACK = switch("--fallback", "Where nothing is stored, take an untuned schedule.")
+TARGETS = option(
+    "--targets", "Code for each of these, chosen where it runs: x86-64-v3,x86-64-v4,znver5.", "A,B",
+    values=values.targets,
+)
 FILES_NAME = option("--name", "Of the files. [default: the operator's]", "NAME")
 OUTPUT = option(
     "--output", "Where to write; replaced if there; - is stdout.", "FILE.html", ("-o",),

@@ -132,7 +132,8 @@ void {name}_free({name}_instance *instance);
 
 const char *{name}_error_text(int status);
 
-{runnable(name, cpu)}
+{runnable(name, contract)}
+
 #ifdef __cplusplus
 }}
 #endif

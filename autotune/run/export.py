@@ -6,25 +6,31 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from autotune import backends
 from autotune.backends import confined
-from autotune.codegen.runtime.c_entry import OUTSIDE, STATUS
+from autotune.backends.building.shared_library import CodeOf
+from autotune.codegen.runtime.c_entry import NOWHERE, OUTSIDE, STATUS
 from autotune.codegen.runtime.entry import layout_of
 from autotune.codegen.runtime.open_signature import open_text_of
 from autotune.errors import ArgumentError
 from autotune.run import export_text
+from autotune.run.export_codes import ChosenCode, chosen_codes, codes_of
 from autotune.run.export_text import ExportedArgument, ExportedFunction, ExportedSize
 from autotune.run.kernel import Kernel
+from autotune.settings import database
 from autotune.targets import features
+from autotune.targets.askable import baseline, best_first
 from kernels_db.replacing import in_place_of
 from schedules.distribution import VERSION
 from schedules.dtypes import DTYPES
 from schedules.ir import Buffer
 from schedules.ir.nest import tensor_buffer
+from schedules.model import Target
 
 CONTRACT_VERSION = 1
 
@@ -39,7 +45,14 @@ class Exported:
     example: Path
 
 
-def export(kernel: Kernel, directory: str | os.PathLike[str], name: str | None = None) -> Exported:
+def export(
+    kernel: Kernel,
+    directory: str | os.PathLike[str],
+    name: str | None = None,
+    *,
+    targets: Sequence[str | Target] | None = None,
+    db: str | os.PathLike[str] | None = None,
+) -> Exported:
     """Write a kernel for the CPU as a shared object that needs no Python.
 
     ``directory`` is made where it is missing. It gets four files, and those of an earlier export of that name
@@ -55,30 +68,43 @@ def export(kernel: Kernel, directory: str | os.PathLike[str], name: str | None =
     ``name``: an identifier of C; by default the operator's. A kernel with constant weights has
     ``NAME_pack_WEIGHT`` for each that it reads packed.
 
-    Raises `ArgumentError` for a name that is none, a directory that cannot be written, or a kernel whose
-    schedule is not known, and
+    ``targets``: names of processors, such as ``["x86-64-v3", "x86-64-v4", "znver5"]``. The object then has
+    code for each, and takes that for the processor that it runs on: of those with the widest vectors the one
+    of its name, else that with the most extensions. ``NAME_target()`` says which. Where it can run none, each
+    function returns 5, and computes nothing. For a target of the kernel's own processor the kernel's schedule
+    is taken, for others the best of the log ``db`` (as of `load`) with as many threads, else a first pick,
+    with a warning. An input that any of them reads packed is given packed.
+
+    Raises `ArgumentError` for a name that is none, a directory that cannot be written, a kernel whose
+    schedule is not known, or targets of several families; `TargetError` for targets that are none; and
     `CompileError` for a kernel of a GPU, and where there is no linker (install gcc, or the extra
     ``emulator``).
 
         >>> kernel = at.load("matmul", m=64, n=32, k=48)
         >>> at.export(kernel, "build").library
         PosixPath('build/matmul.so')
+        >>> several = at.export(kernel, "build", "any", targets=["cpu", "x86-64-v3"])
     """
     if not isinstance(kernel, Kernel):
         raise ArgumentError(f"export takes a kernel, as at.load gives it, not a {type(kernel).__name__}")
     name = file_name(kernel.workload.op, name)
-    functions, trace = _functions(kernel, name), kernel.trace
+    trace = kernel.trace
     if trace is None:
         raise ArgumentError(
             f"the schedule of this kernel of {kernel.workload.op} is not known, so it cannot be compiled for "
             "export: load it by autotune.load"
         )
-    target, dag = confined(kernel.target), kernel.workload.dag
-    soname = f"{name}.so"
+    found, packed = [], {i: kernel.parameters[0][i] for i in kernel.packed}
+    codes = [CodeOf(trace, confined(kernel.target))]
+    if targets is not None:
+        found = chosen_codes(kernel, targets, database(db))
+        codes, packed = codes_of(kernel, found)
+    functions = _functions(kernel, packed, name)
+    soname, chosen = f"{name}.so", f"{name}_target" if found else ""
     symbols = {f.of: f.name for f in functions}
-    library = backends.of(target).shared_library(dag, trace, target, symbols, soname)
+    library = backends.of(kernel.target).shared_library(kernel.workload.dag, codes, symbols, soname, chosen)
     folder = Path(directory)
-    contract = _contract(kernel, name, functions)
+    contract = _contract(kernel, name, functions, found)
     files = Exported(*(folder / x for x in (soname, f"{name}.h", f"{name}.json", f"{name}_example.c")))
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -106,9 +132,10 @@ def file_name(what: str, name: str | None) -> str:
     return name
 
 
-def _functions(kernel: Kernel, name: str) -> list[ExportedFunction]:
+def _functions(kernel: Kernel, packed: Mapping[int, Buffer], name: str) -> list[ExportedFunction]:
     """The kernel's function, then those that pack weights."""
     ins, outs = kernel.parameters
+    ins = tuple(packed.get(i, b) for i, b in enumerate(ins))
     opened = kernel.workload.dag.open
     told = opened.sizes if opened is not None else ()
     words = export_text.identifiers([*(b.name for b in (*ins, *outs)), *(s.name for s in told)])
@@ -122,7 +149,7 @@ def _functions(kernel: Kernel, name: str) -> list[ExportedFunction]:
     ]
     tensors = {t.name: t for t in kernel.workload.dag.inputs}
     for i, word in enumerate(words[: len(ins)]):
-        if i in kernel.packed:
+        if i in packed:
             given = tensor_buffer(tensors[ins[i].name])
             pack = (_argument(given, f"{word}_given", False), _argument(ins[i], word, True))
             found.append(ExportedFunction(f"{name}_pack_{word}", given.name, pack))
@@ -133,34 +160,55 @@ def _argument(b: Buffer, word: str, written: bool) -> ExportedArgument:
     return ExportedArgument(b.name, word, b.dtype, layout_of(b), written)
 
 
-def _contract(kernel: Kernel, name: str, functions: list[ExportedFunction]) -> dict[str, Any]:
-    target = confined(kernel.target)
+def _contract(
+    kernel: Kernel, name: str, functions: list[ExportedFunction], found: Sequence[ChosenCode]
+) -> dict[str, Any]:
+    target = baseline([c.target for c in found]) if found else confined(kernel.target)
     record = kernel.record
     main = functions[0]
     sizes = [{"name": s.name, "c_name": s.word, "least": s.least, "most": s.most} for s in main.sizes]
-    returns = dict(sorted((STATUS | (OUTSIDE if sizes else {})).items()))
+    returns = dict(sorted((STATUS | (OUTSIDE if sizes else {}) | (NOWHERE if found else {})).items()))
     opened = {"sizes": sizes, "open": open_text_of(kernel.workload.dag).strip()} if sizes else {}
-    return opened | {
-        "contract": CONTRACT_VERSION,
-        "autotune": VERSION,
-        "name": name,
-        "library": f"{name}.so",
-        "header": f"{name}.h",
-        "operator": kernel.workload.op,
-        "parameters": dict(kernel.workload.params),
-        "workload": kernel.workload.digest,
-        "function": functions[0].name,
-        "arguments": [described(a) for a in functions[0].arguments],
-        "returns": {str(status): meaning for status, meaning in returns.items()},
-        "packing": [
-            {"weight": f.of, "function": f.name, "arguments": [described(a) for a in f.arguments]}
-            for f in functions[1:]
-        ],
-        "threads": target.threads,
-        "cpu": {"triple": target.triple, "arch": target.arch, "features": list(features.known(target))},
-        "time_s": getattr(record, "time_s", None),
-        "record_id": getattr(record, "uid", None),
-        "schedule": json.loads(kernel.trace.to_json()) if kernel.trace is not None else None,
+    order = [found[i].name for i in best_first([c.target for c in found])]
+    several = {"targets": list(map(_code, found)), "order": order, "chosen_by": f"{name}_target"}
+    several = several if found else {}
+    return (
+        opened
+        | several
+        | {
+            "contract": CONTRACT_VERSION,
+            "autotune": VERSION,
+            "name": name,
+            "library": f"{name}.so",
+            "header": f"{name}.h",
+            "operator": kernel.workload.op,
+            "parameters": dict(kernel.workload.params),
+            "workload": kernel.workload.digest,
+            "function": functions[0].name,
+            "arguments": [described(a) for a in functions[0].arguments],
+            "returns": {str(status): meaning for status, meaning in returns.items()},
+            "packing": [
+                {"weight": f.of, "function": f.name, "arguments": [described(a) for a in f.arguments]}
+                for f in functions[1:]
+            ],
+            "threads": kernel.target.threads,
+            "cpu": {"triple": target.triple, "arch": target.arch, "features": list(features.known(target))},
+            "time_s": getattr(record, "time_s", None),
+            "record_id": getattr(record, "uid", None),
+            "schedule": json.loads(kernel.trace.to_json()) if kernel.trace is not None else None,
+        }
+    )
+
+
+def _code(c: ChosenCode) -> dict[str, Any]:
+    return {
+        "name": c.name,
+        "arch": c.target.arch,
+        "features": list(c.target.features),
+        "schedule_from": c.chosen_by,
+        "time_s": c.time_s,
+        "record_id": c.record_id,
+        "schedule": json.loads(c.trace.to_json()),
     }
 
 

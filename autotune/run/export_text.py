@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autotune.codegen.runtime.by_cpu import NO_CODE
 from schedules.dtypes import DTYPES, STORED_FLOATS
 from schedules.strides import MemoryLayout
 
@@ -93,7 +94,11 @@ def header(name: str, functions: Sequence[ExportedFunction], contract: Mapping[s
     """The header: declarations, the elements of each argument, and whether the CPU has what is needed."""
     main, packers = functions[0], functions[1:]
     guard = f"AUTOTUNE_{name.upper()}_H"
-    threads, cpu = contract["threads"], contract["cpu"]
+    threads, cpu, codes = contract["threads"], contract["cpu"], contract.get("targets", ())
+    wants, words, ends = "It needs a CPU with", cpu["features"], "."
+    if codes:
+        wants, words = "It has code for several CPUs, and takes the best that runs", contract["order"]
+        ends = f";\n * {NO_CODE}: this CPU runs none of the code, and nothing was computed."
     arrays = (*main.arguments, *(f.arguments[0] for f in packers))
     elements = "\n".join(f"#define {name}_{a.word}_elements ((size_t){a.layout.span})" for a in arrays)
     packing = "\n\n".join(
@@ -103,15 +108,14 @@ def header(name: str, functions: Sequence[ExportedFunction], contract: Mapping[s
         for f in packers
     )
     release = "\n".join(f"void {f.name}_release(void);" for f in functions)
-    lies = ""
     if any(a.layout.strides is not None for a in arrays):
-        lies = (
+        ends += (
             "\n * Where strides are told, an array has them in place of row-major order. Its elements are"
             " then counted\n * with the gaps between them, and a pointer is to the first one."
         )
     return f"""\
 /* {contract["operator"]}, compiled by autotune {contract["autotune"]}. Threads: {threads}.
- * It needs a CPU with:{wrapped(cpu["features"])} */
+ * {wants}:{wrapped(words)} */
 #ifndef {guard}
 #define {guard}
 
@@ -125,13 +129,14 @@ extern "C" {{
 {elements}
 
 /* Arrays are row-major and aligned to their elements. An output overlaps nothing else. Floats of 16 bits are
- * given as their bits. Several threads may call it at once. Returns 0; 2: no memory for scratch.{lies} */
+ * given as their bits. Several threads may call it at once. Returns 0; 2: no memory for scratch{ends} */
 {_declared(main)}
 {packing and f"{chr(10)}{packing}{chr(10)}"}
 /* Frees the scratch memory that is kept between calls. No call may be running. */
 {release}
 
-{runnable(name, cpu)}
+{runnable(name, contract)}
+
 #ifdef __cplusplus
 }}
 #endif
@@ -140,8 +145,17 @@ extern "C" {{
 """
 
 
-def runnable(name: str, cpu: Mapping[str, Any]) -> str:
-    """A function of a header: whether the CPU has what code needs. ``cpu``: as a contract has it."""
+def runnable(name: str, contract: Mapping[str, Any]) -> str:
+    """The function that tells whether this CPU can run the code."""
+    if contract.get("targets"):
+        return f"""\
+/* The name of the code that this CPU runs, NULL where it runs none. The first call of a function chooses. */
+const char *{name}_target(void);
+
+static inline int {name}_runnable(void) {{
+    return {name}_target() != 0;
+}}"""
+    cpu = contract["cpu"]
     need = [f for f in cpu["features"] if f in _ASKABLE] if cpu["triple"].startswith("x86_64") else []
     ask = "\n        && ".join(f'__builtin_cpu_supports("{f}")' for f in need) or "1"
     return f"""\
@@ -153,8 +167,7 @@ static inline int {name}_runnable(void) {{
 #else
     return 1;
 #endif
-}}
-"""
+}}"""
 
 
 def example(name: str, functions: Sequence[ExportedFunction]) -> str:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from autotune import backends, targets
 from autotune.measure.process import MeasureError
 from autotune.measure.starting import may_be_late_s, was_late
 from autotune.search.evolutionary import EvolutionarySearch, EvolutionOptions, model_features
@@ -148,6 +149,23 @@ def first_pick(
         if best is not None:
             return best
         return next((Pick(*p, None) for p in planning.result() if p[0] not in tried), None)
+
+
+def pick_elsewhere(workload: Workload, target: Target, where: str | LogPlace) -> Pick | None:
+    """A schedule for a target that this machine is not: of the candidates of `first_pick`, in the order that
+    the log and the estimate give, the first whose results are right here, compiled for what this processor
+    has of the target's extensions. None if none was right; `Pick.time_s` is None. Raises as `first_pick`
+    does."""
+    here = backends.parse(backends.HOST, min(target.threads, targets.usable_cpus()))
+    stand_in = replace(here, features=tuple(f for f in target.features if f in here.features))
+    planned = _planned(workload, target, where, LIMIT_S, Allows.of(workload, target, None))
+    with HERE.measurer(workload, stand_in, PATIENT_S, reference_s=REFERENCE_SHARE * LIMIT_S) as measurer:
+        measurer.start()
+        until = time.monotonic() + LIMIT_S
+        for i, m in race(measurer, [t for t, _ in planned], until, grace_s(workload)):
+            if m.status in ("ok", "slow"):
+                return Pick(*planned[i], None)
+    return None
 
 
 def race(

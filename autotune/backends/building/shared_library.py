@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -12,10 +13,13 @@ from types import MappingProxyType
 from autotune.backends.building.from_trace import module_of, programs
 from autotune.codegen.llvm.compile import TILES, compile_module
 from autotune.codegen.runtime import c_entry, support, threads
+from autotune.codegen.runtime.by_cpu import Entry, by_cpu, suffixed
 from autotune.codegen.simt import cxx
 from autotune.errors import CompileError
+from autotune.targets.askable import baseline
 from schedules.distribution import install
 from schedules.ir import LoweredFunc
+from schedules.ir.arguments import arguments
 from schedules.model import Target, Trace
 from schedules.te.compute_dag import ComputeDAG
 
@@ -27,23 +31,48 @@ _DRIVERS = ("cc", "gcc", "clang", "g++", "c++", "clang++")
 DEFINED = "define void @kernel("
 
 
+@dataclass(frozen=True)
+class CodeOf:
+    """Code of one target in a shared object: its schedule, and what `by_cpu` calls it. ``copied``: bytes of
+    each input that others read packed and this code reads as it is, by its name."""
+
+    trace: Trace
+    target: Target
+    name: str = ""
+    copied: Mapping[str, int] = field(default_factory=dict)
+
+
 def shared_library(
-    dag: ComputeDAG, trace: Trace, target: Target, functions: Mapping[str, str], soname: str
+    dag: ComputeDAG, codes: Sequence[CodeOf], functions: Mapping[str, str], soname: str, chosen: str = ""
 ) -> bytes:
     """``functions``: the name of the kernel's function, by "", and of each that packs a constant input, by
-    that input's, as `c_entry` defines them. Raises ScheduleError where the trace is not legal, and
-    CompileError, also without a linker."""
-    main, packing = programs(dag, trace, target)
-    parts = {"": main} | {dag.inputs[i].name: func for i, func in packing.items()}
-    objects, symbols = [compile_module(support.running(), target, optimize=False)], []
-    for part, func in parts.items():
-        function = functions[part]
-        objects.append(compile_module(_text(func, target, function), target))
-        symbols += [function, f"{function}_release"]
-    objects += shared_parts(objects, target)
+    that input's, as `c_entry` defines them. ``codes``: one; or any number with ``chosen``, the name of the
+    function that tells which of them this processor runs (`by_cpu`). Raises ScheduleError where a trace is
+    not legal, ArgumentError for targets of several families, and CompileError, also without a linker."""
+    common, objects, entries = codes[0].target, [], dict[str, Entry]()
+    if chosen:
+        common = baseline([c.target for c in codes])
+    for i, code in enumerate(codes):
+        named = {k: suffixed(f, i) for k, f in functions.items()} if chosen else functions
+        main, packing = programs(dag, code.trace, code.target)
+        parts = {"": main} | {dag.inputs[k].name: func for k, func in packing.items()}
+        for part, func in parts.items():
+            objects.append(compile_module(_text(func, code.target, named[part]), code.target))
+            takes = ("ptr",) * (2 if part else len(arguments(func.params, func.joined)))
+            entries[functions[part]] = Entry(functions[part], takes + ("i64",) * len(func.sizes))
+        for part, nbytes in code.copied.items():
+            objects.append(compile_module(c_entry.copying(named[part], nbytes), common))
+    objects.append(compile_module(support.running(), common, optimize=False))
+    objects += shared_parts(objects, common)
     if any(TILES in x for x in objects):
-        objects.append(compile_module(c_entry.tiles(), target, optimize=False))
-    return link(objects, symbols, soname)
+        objects.append(compile_module(c_entry.tiles(), common, optimize=False))
+    released = [f"{f}_release" for f in functions.values()]
+    if chosen:
+        asked = [*entries.values(), *(Entry(f, (), "void", "") for f in released)]
+        text = by_cpu(asked, [c.target for c in codes], [c.name for c in codes], chosen)
+        objects.append(compile_module(text, common, optimize=False))
+        return link(objects, [*functions.values(), *released, chosen], soname)
+    return link(objects, [*functions.values(), *released], soname)
 
 
 def shared_parts(objects: Sequence[bytes], target: Target) -> list[bytes]:

@@ -11,14 +11,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune.codegen.runtime import entry
+from autotune.codegen.runtime.by_cpu import NO_CODE
 from autotune.codegen.runtime.open_signature import at_largest
 from autotune.targets import amx
 from schedules.ir import Buffer
 from schedules.te.open_sizes import OpenSize
 
-# What a function returns, and beside that one that takes sizes.
+# What a function returns, and beside that one that takes sizes, and one that is chosen.
 STATUS = {0: "done", 2: "no memory for scratch", 3: "the operating system refuses AMX to the process"}
 OUTSIDE = {1: "a size is outside of its range, and nothing was computed"}
+NOWHERE = {NO_CODE: "this processor runs none of the code, and nothing was computed"}
 
 
 def c_entry(
@@ -73,6 +75,23 @@ def _checks(sizes: Sequence[OpenSize], first: int) -> str:
             f"inside{i}:",
         ]
     return "".join(f"{line}\n" for line in lines)
+
+
+def copying(function: str, nbytes: int) -> str:
+    """IR text of the functions ``function`` and ``function_release``: for code that reads as it is what other
+    code reads packed. The first copies so many bytes."""
+    return f"""
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+
+define i32 @{function}(ptr %given, ptr %packed) nounwind {{
+  call void @llvm.memcpy.p0.p0.i64(ptr %packed, ptr %given, i64 {nbytes}, i1 false)
+  ret i32 0
+}}
+
+define void @{function}_release() nounwind {{
+  ret void
+}}
+"""
 
 
 def fork_handler() -> str:

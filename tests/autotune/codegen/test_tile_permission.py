@@ -15,7 +15,7 @@ from dot_products import product, tiled
 from helpers import host
 
 from autotune.backends.building.from_trace import emit_module
-from autotune.backends.building.shared_library import linker, shared_library
+from autotune.backends.building.shared_library import CodeOf, linker, shared_library
 from autotune.codegen.llvm.compile import LoadedObject, compile_module, load_object
 from autotune.codegen.llvm.intrinsic import has
 from autotune.codegen.runtime import c_entry
@@ -83,7 +83,7 @@ def test_an_exported_object_asks_by_itself(tmp_path: Path) -> None:
         pytest.skip("no linker is installed")
     dag = product(INS, *SHAPE)
     out = tmp_path / "f.so"
-    out.write_bytes(shared_library(dag, tiled(dag, INS, 2, 2).trace, here, {"": "f"}, "f.so"))
+    out.write_bytes(shared_library(dag, [CodeOf(tiled(dag, INS, 2, 2).trace, here)], {"": "f"}, "f.so"))
     paths = [tmp_path / f"{n}.npy" for n in range(3)]
     for path, x in zip(paths, arrays(), strict=True):
         np.save(path, x)

@@ -240,7 +240,7 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path) -> None:
 def test_kernels_of_gpus_are_refused() -> None:
     kernel = matmul()
     with pytest.raises(at.CompileError, match="a kernel for cuda is no function of C.*compile_for"):
-        named("cuda").shared_library(kernel.workload.dag, kernel.trace, kernel.target, {}, "x.so")
+        named("cuda").shared_library(kernel.workload.dag, [], {}, "x.so")
 
 
 def test_the_command(tmp_path, monkeypatch) -> None:
