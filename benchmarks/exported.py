@@ -38,7 +38,10 @@ PROGRAM = """\
 #include <time.h>
 #include "{name}.h"
 
-static int less(const void *a, const void *b) {{ return (*(double *)a > *(double *)b) - (*(double *)a < *(double *)b); }}
+static int less(const void *a, const void *b) {{
+    return (*(double *)a > *(double *)b) - (*(double *)a < *(double *)b);
+}}
+static void *memory(size_t n) {{ return aligned_alloc(64, (n + 63) / 64 * 64); }}
 static double now(void) {{
     struct timespec t;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
@@ -75,11 +78,11 @@ def program(files: Any, name: str, given: list[np.ndarray], folder: Path) -> sub
     contract = json.loads(files.contract.read_text())
     arguments = contract["arguments"]
     (folder / "inputs").write_bytes(b"".join(a.tobytes() for a in given))
-    arrays = [
-        f'    {a["c_type"]} *{a["c_name"]} = aligned_alloc(64, ({name}_{a["c_name"]}_elements * sizeof *{a["c_name"]} + 63) / 64 * 64);'
-        + (f'\n    if (!fread({a["c_name"]}, {a["bytes"]}, 1, given)) return 1;' if a["role"] == "input" else "")
-        for a in arguments
-    ]
+    arrays = []
+    for a in arguments:
+        arrays.append(f"    {a['c_type']} *{a['c_name']} = memory({a['bytes']});")
+        if a["role"] == "input":
+            arrays.append(f"    if (!fread({a['c_name']}, {a['bytes']}, 1, given)) return 1;")
     words = [a["c_name"] for a in arguments]
     text = PROGRAM.format(name=name, arrays="\n".join(arrays), words=", ".join(words), output=words[-1])
     (folder / "timed.c").write_text(text)
@@ -108,7 +111,9 @@ def row(name: str, folder: Path) -> dict[str, Any]:
     net = at.load_model(saved)
     rng = np.random.default_rng(0)
     given = [
-        (rng.standard_normal(t.shape) if t.dtype == "float32" else rng.integers(0, 2, t.shape)).astype(t.dtype)
+        (rng.standard_normal(t.shape) if t.dtype == "float32" else rng.integers(0, 2, t.shape)).astype(
+            t.dtype
+        )
         for t in net.inputs
     ]
     found: dict[str, Any] = {"model": name, "weights_bytes": net.weights_bytes}

@@ -15,6 +15,7 @@ from schedules.te.compute_dag import ComputeDAG
 
 if TYPE_CHECKING:
     from autotune.backends.building.cross_compile import Compiled
+    from autotune.backends.building.model_library import KernelCode
     from autotune.backends.building.shared_library import CodeOf
     from autotune.backends.drivers.protocol import Device
 
@@ -116,8 +117,10 @@ class Backend(ABC):
             "gives the machine code of a schedule for a described GPU"
         )
 
-    def kernel_object(self, dag: ComputeDAG, trace: Trace, target: Target, symbol: str) -> bytes:
-        """An object whose one function is a kernel (`autotune.backends.building.model_library`). Raises
+    def kernel_code(
+        self, dag: ComputeDAG, trace: Trace, target: Target, symbol: str, packing: bool = False
+    ) -> KernelCode:
+        """A kernel as a function of a whole model (`autotune.backends.building.model_library`). Raises
         ScheduleError, and CompileError where there is none for this kind."""
         raise CompileError(f"a kernel for {self.name} is no function of C, so its model cannot be exported")
 

@@ -6,37 +6,42 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from autotune import backends
 from autotune.backends import confined
-from autotune.backends.building.model_library import function_object, model_library
+from autotune.backends.building.model_library import ModelParts, function_code, model_library
 from autotune.codegen.llvm.compile import TILES
 from autotune.codegen.runtime import model_tables
 from autotune.codegen.runtime.model_tables import NativeModel
 from autotune.errors import ArgumentError, ModelError
 from autotune.models import export_text as text
+from autotune.models.export_codes import CodeSet, own_set, scratch_of, sets_of
 from autotune.models.export_contract import contract_of
 from autotune.models.export_text import ExportedCall
+from autotune.models.export_weights import (
+    FileWeights,
+    ReadWeights,
+    plain_weights,
+    read_weights,
+    stored_weights,
+)
 from autotune.models.native_program import Bases, WrittenProgram, written_program
 from autotune.models.outline import nbytes
-from autotune.models.places import WEIGHT, up
+from autotune.models.places import up
 from autotune.models.program import Program
 from autotune.models.saving import ModuleContents
 from autotune.run.export import file_name, write_file
+from autotune.settings import database
+from autotune.targets.askable import baseline
 from kernels_db.replacing import in_place_of
 from schedules.graph.graph import Island
 from schedules.graph.plan import ALIGNMENT
+from schedules.model import Target
 
-Array = NDArray[Any]
 Where = Literal["auto", "inside", "beside"]
 # Bytes of weights from which on they are a file of their own, and that a shared object has at most: its code
 # reaches no further.
@@ -55,54 +60,49 @@ class ExportedModel:
     weights: Path | None
 
 
-@dataclass(frozen=True)
-class _Weights:
-    """Weights as kernels read them, one after the other. ``at``: where each begins, by the `id` of its array.
-    ``starts``: where the first values of states begin, by users' names."""
-
-    arrays: tuple[Array, ...]
-    at: Mapping[int, int]
-    starts: Mapping[str, int]
-    nbytes: int
-
-    def write(self, f: IO[bytes]) -> int:
-        """Write them, and give their CRC-32."""
-        crc = done = 0
-        for a in self.arrays:
-            gap = bytes(self.at[id(a)] - done)
-            for part in (gap, memoryview(np.ascontiguousarray(a).reshape(-1).view(np.uint8))):
-                crc = zlib.crc32(part, crc)
-                f.write(part)
-                done += len(part)
-        end = bytes(self.nbytes - done)
-        f.write(end)
-        return zlib.crc32(end, crc)
-
-
 def export_module(
-    module: ModuleContents, directory: str | os.PathLike[str], name: str | None, weights: Where
+    module: ModuleContents,
+    directory: str | os.PathLike[str],
+    name: str | None,
+    weights: Where,
+    targets: Sequence[str | Target] | None = None,
+    db: str | os.PathLike[str] | None = None,
 ) -> ExportedModel:
     """`autotune.models.module.Module.export`."""
     name = file_name(module.name, name)
     programs = [*(p.program for p in module.own), module.program]
     _check(module, programs, weights)
-    held = _weights(programs)
-    inside = weights == "inside" or (weights == "auto" and held.nbytes < BESIDE)
-    if inside and held.nbytes > MOST_INSIDE:
+    if targets is None:
+        codes, file = [own_set(name, programs, confined(module.target))], stored_weights(programs)
+        reads = [ReadWeights(file.at)]
+    else:
+        codes = sets_of(name, programs, targets, database(db))
+        file, each = plain_weights(programs)
+        reads = [read_weights(file, each, code) for code in codes]
+    inside = weights == "inside" or (weights == "auto" and file.nbytes < BESIDE)
+    if inside and file.nbytes > MOST_INSIDE:
         raise ArgumentError(
-            f"the weights take {held.nbytes >> 20} MiB, and a shared object has {MOST_INSIDE >> 20} at most: "
+            f"the weights take {file.nbytes >> 20} MiB, and a shared object has {MOST_INSIDE >> 20} at most: "
             'give weights="beside"'
         )
     folder, call = Path(directory), text.call_of(module.program.outline)
     files = ExportedModel(
-        *(folder / f"{name}{end}" for end in (".so", ".h", ".json", "_example.c", "_example.py")),
-        None if inside else folder / f"{name}.weights",
+        library=folder / f"{name}.so",
+        header=folder / f"{name}.h",
+        contract=folder / f"{name}.json",
+        example=folder / f"{name}_example.c",
+        python_example=folder / f"{name}_example.py",
+        weights=None if inside else folder / f"{name}.weights",
     )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _written(held, files.weights) as (place, crc):
-            model, library = _library(module, programs, held, name, call, crc, place if inside else None)
-        contract = contract_of(module, name, call, model)
+        with _written(file, files.weights) as (place, crc):
+            models = [
+                _model(module, code, read, file.nbytes, crc, inside)
+                for code, read in zip(codes, reads, strict=True)
+            ]
+            library = _library(name, call, codes, models, place if inside else None)
+        contract = contract_of(module, name, call, codes, [model for model, _ in models])
         write_file(files.library, library)
         write_file(files.header, text.header(name, call, contract).encode())
         write_file(files.contract, (json.dumps(contract, indent=1) + "\n").encode())
@@ -139,93 +139,90 @@ def _check(module: ModuleContents, programs: Sequence[Program], weights: str) ->
                 )
 
 
-def _weights(programs: Sequence[Program]) -> _Weights:
-    arrays: dict[int, Array] = {}
-    for p in programs:
-        arrays |= {id(a.weight): a.weight for places in p.arguments for a in places if a.base == WEIGHT}
-    initial = programs[-1].initial
-    at, end = {}, 0
-    for a in (*arrays.values(), *initial.values()):
-        at[id(a)] = end
-        end = up(end + a.nbytes, ALIGNMENT)
-    starts = {name: at[id(a)] for name, a in initial.items()}
-    return _Weights((*arrays.values(), *initial.values()), at, starts, max(end, ALIGNMENT))
-
-
 @contextmanager
-def _written(held: _Weights, place: Path | None) -> Iterator[tuple[Path, int]]:
+def _written(file: FileWeights, place: Path | None) -> Iterator[tuple[Path, int]]:
     """The file of weights with its checksum: at ``place``, or for a while. An older one there is replaced
     when the rest has been written."""
     if place is not None:
         with in_place_of(place) as f:
-            crc = held.write(f)
+            crc = file.write(f)
             os.chmod(f.name, 0o644)
             yield place, crc
         return
     with tempfile.NamedTemporaryFile() as f:
-        crc = held.write(f)
+        crc = file.write(f)
         f.flush()
         yield Path(f.name), crc
 
 
-def _library(
-    module: ModuleContents,
-    programs: Sequence[Program],
-    held: _Weights,
-    name: str,
-    call: ExportedCall,
-    crc: int,
-    inside: Path | None,
-) -> tuple[NativeModel, bytes]:
-    """The model as tables, and its shared object. ``inside``: the file of weights that is a part of it."""
-    whole = programs[-1].outline
+def _model(
+    module: ModuleContents, code: CodeSet, read: ReadWeights, weights_bytes: int, crc: int, inside: bool
+) -> tuple[NativeModel, list[bytes]]:
+    """The model as tables, and objects of its kernels. ``weights_bytes``, ``crc``: of the file."""
+    whole = code.programs[-1].outline
     bases = Bases(
         len(whole.inputs), len(dict.fromkeys(whole.outputs)), tuple(sorted(whole.states)),
         tuple(s.name for s in whole.sizes),
     )  # fmt: skip
-    target = confined(module.target)
-    symbols: dict[str, str] = {}  # {digests of task and schedule: function}
-    objects: list[bytes] = []
-    written: list[WrittenProgram] = []
-    for number, p in enumerate(programs):
+    objects, written = code.objects, list[WrittenProgram]()
+    for number, p in enumerate(code.programs):
         sizes = module.own[number].sizes if number < len(module.own) else {}
-        functions = {i: _compiled(k, symbols, objects) for i, k in enumerate(p.kernels)}
-        made = written_program(p, bases, f"at_p{number}", sizes, held.at, functions)
-        objects += [function_object(f, target, symbol) for symbol, f in made.functions.items()]
+        functions = {i: code.code(k).main.symbol for i, k in enumerate(p.kernels)}
+        made = written_program(p, bases, f"at_{code.prefix}_p{number}", sizes, read.at, functions)
+        objects += [function_code(f, code.target, s).code for s, f in made.functions.items()]
         written.append(made)
     states_at = up(max(w.memory_bytes for w in written), ALIGNMENT)
     places, end = {}, 0
     for user in bases.states:
         places[user] = end
         end = up(end + nbytes(whole.tensors[whole.states[user].tensor]), ALIGNMENT)
+    initial = code.programs[-1].initial
     model = NativeModel(
         # what says more sizes goes first, as `FormsBySize` has it
-        tuple(sorted((w.tables for w in written), key=lambda p: p.sizes.count(None))),
-        bases.inputs,
-        bases.outputs,
-        tuple((s.least, s.most) for s in whole.sizes),
-        tuple(places.values()),
-        states_at,
-        end,
-        tuple((places[n], at, programs[-1].initial[n].nbytes) for n, at in held.starts.items()),
-        max(w.numbers for w in written),
-        states_at + end,
-        held.nbytes,
-        crc,
-        inside is not None,
-        any(TILES in x for x in objects),
+        programs=tuple(sorted((w.tables for w in written), key=lambda p: p.sizes.count(None))),
+        inputs=bases.inputs,
+        outputs=bases.outputs,
+        sizes=tuple((s.least, s.most) for s in whole.sizes),
+        states=tuple(places.values()),
+        states_at=states_at,
+        states_bytes=end,
+        starts=tuple((places[n], read.at[id(a)], a.nbytes) for n, a in initial.items()),
+        numbers=max(w.numbers for w in written),
+        memory_bytes=states_at + end,
+        weights_bytes=weights_bytes,
+        crc=crc,
+        inside=inside,
+        tiles=any(TILES in x for x in objects),
+        packs=read.packs,
+        block_bytes=read.nbytes,
+        pack_scratch=scratch_of(code),
     )
-    source = model_tables.source(model, name, text.wrapper(name, call))
-    functions = [f"{name}_{f}" for f in call.functions]
-    return model, model_library(objects, [source], target, functions, f"{name}.so", inside)
+    return model, objects
 
 
-def _compiled(kernel: Any, symbols: dict[str, str], objects: list[bytes]) -> str:
-    """The function of a kernel, which is compiled once."""
-    target = confined(kernel.target)
-    key = f"{kernel.workload.digest} {kernel.trace.to_json()} {target.threads}"
-    if key not in symbols:
-        symbols[key] = f"at_kernel_{len(symbols)}"
-        made = backends.of(target).kernel_object(kernel.workload.dag, kernel.trace, target, symbols[key])
-        objects.append(made)
-    return symbols[key]
+def _library(
+    name: str,
+    call: ExportedCall,
+    codes: Sequence[CodeSet],
+    models: Sequence[tuple[NativeModel, list[bytes]]],
+    inside: Path | None,
+) -> bytes:
+    """The shared object. ``inside``: the file of weights that is a part of it."""
+    sources = [
+        model_tables.source(model, name, text.wrapper(name, call), code.prefix)
+        for code, (model, _) in zip(codes, models, strict=True)
+    ]
+    sources.append(model_tables.common(name, inside is not None))
+    parts = ModelParts(
+        [x for _, objects in models for x in objects],
+        sources,
+        [f"{name}_{f}" for f in call.functions],
+        inside,
+    )
+    if codes[0].packs:
+        targets = [c.target for c in codes]
+        entries = text.entries(name, call)
+        names = [c.name for c in codes]
+        several = replace(parts, entries=entries, targets=targets, names=names, chosen=f"{name}_target")
+        return model_library(several, baseline(targets), f"{name}.so")
+    return model_library(parts, codes[0].target, f"{name}.so")

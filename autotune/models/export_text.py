@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autotune.codegen.runtime.by_cpu import Entry
 from autotune.codegen.runtime.entry import layout_of
-from autotune.codegen.runtime.model_tables import enumerated, error_text
+from autotune.codegen.runtime.model_tables import enumerated
 from autotune.models.outline import Outline
 from autotune.models.sizes import is_roomy
 from autotune.run.export_text import (
@@ -68,27 +69,49 @@ def call_of(ol: Outline) -> ExportedCall:
 def wrapper(name: str, call: ExportedCall) -> str:
     """The text of the functions of ``name`` that depend on a call."""
     arrays = [f"{'' if a.written else 'const '}{c_type(a)} *a{i}" for i, a in enumerate(call.arguments)]
-    takes = ", ".join([f"struct {name}_instance *x", *arrays, *(f"int64_t n{i}" for i in range(len(call.sizes)))])
+    takes = ", ".join(
+        [f"struct {name}_instance *x", *arrays, *(f"int64_t n{i}" for i in range(len(call.sizes)))]
+    )
     given = ", ".join(f"(void *)a{i}" for i in range(len(arrays)))
     told = ", ".join([*(f"n{i}" for i in range(len(call.sizes))), "0"])
     return (
         f"\nint FUNCTION(_run)({takes}) {{\n    void *const arrays[] = {{{given}}};\n"
-        f"    const int64_t sizes[] = {{{told}}};\n    return call(x, arrays, sizes);\n}}\n{error_text(name)}"
+        f"    const int64_t sizes[] = {{{told}}};\n    return call(x, arrays, sizes);\n}}\n"
     )
+
+
+def entries(name: str, call: ExportedCall) -> list[Entry]:
+    """Functions that each of several sets of code has."""
+    takes = ("ptr",) * (1 + len(call.arguments)) + ("i64",) * len(call.sizes)
+    found = [
+        Entry(f"{name}_make", ("ptr", "ptr")),
+        Entry(f"{name}_run", takes),
+        Entry(f"{name}_free", ("ptr",), "void", ""),
+    ]
+    states = [Entry(f"{name}_reset", ("ptr",)), Entry(f"{name}_state", ("ptr", "i32"), "ptr", "null")]
+    return [*found, *states] if call.keeps else found
 
 
 def header(name: str, call: ExportedCall, contract: Mapping[str, Any]) -> str:
     """The header: what statuses mean, declarations, and the elements of each argument."""
-    cpu, inside = contract["cpu"], contract["weights"]["file"] is None
-    elements = "\n".join(f"#define {name}_{a.word}_elements ((size_t){a.layout.span})" for a in call.arguments)
+    inside = contract["weights"]["file"] is None
+    wants, words = "It needs a CPU with", contract["cpu"]["features"]
+    if "targets" in contract:
+        wants, words = "It has code for several CPUs, and takes the best that runs", contract["order"]
+    elements = "\n".join(
+        f"#define {name}_{a.word}_elements ((size_t){a.layout.span})" for a in call.arguments
+    )
     weights = (
         "It has the weights, so that `weights` is NULL"
         if inside
-        else f"`weights`: the path of {name}.weights,\n * which is read and checked unless another instance has it"
+        else f"`weights`: the path of\n * {name}.weights, which is read and checked unless another instance has it"
     )
     lies = ""
     if any(a.layout.strides is not None for a in call.arguments):
-        lies = " Where strides are told, an\n * array has them in place of row-major order, and a pointer is to its first element."
+        lies = (
+            " Where strides are told, an\n * array has them in place of row-major order, and a pointer is to "
+            "its first element."
+        )
     kept = ", ".join(f"{i}: {t['name']}, {t['dtype']}{t['shape']}" for i, t in enumerate(contract["states"]))
     states = f"""
 /* Has states as they are before the first call. */
@@ -100,7 +123,7 @@ void *{name}_state({name}_instance *instance, int number);
 """
     return f"""\
 /* The model {contract["model"]}, compiled by autotune {contract["autotune"]}. Threads: {contract["threads"]}.
- * It needs a CPU with:{wrapped(cpu["features"])} */
+ * {wants}:{wrapped(words)} */
 #ifndef AUTOTUNE_{name.upper()}_H
 #define AUTOTUNE_{name.upper()}_H
 
@@ -116,7 +139,8 @@ extern "C" {{
 
 {elements}
 
-/* The memory of calls ({contract["instance_bytes"]} bytes). One instance has one call at a time. Instances share the weights. */
+/* The memory of calls ({contract["instance_bytes"]} bytes). One instance has one call at a time. Instances
+ * share the weights. */
 typedef struct {name}_instance {name}_instance;
 
 /* Makes an instance. {weights}. */
@@ -143,7 +167,10 @@ const char *{name}_error_text(int status);
 
 
 def _shapes(call: ExportedCall) -> str:
-    shapes = "; ".join(f"{a.word}: {a.dtype}{call.extents[a.word]}" if a.word in call.extents else shown(a) for a in call.arguments)
+    shapes = "; ".join(
+        f"{a.word}: {a.dtype}{call.extents[a.word]}" if a.word in call.extents else shown(a)
+        for a in call.arguments
+    )
     told = "".join(f"\n * {s.word} is {s.least} to {s.most}." for s in call.sizes)
     return f"{shapes}{'.' if told else ''}{told}"
 
@@ -195,34 +222,39 @@ def example(name: str, call: ExportedCall, inside: bool) -> str:
 def python_example(name: str, call: ExportedCall, inside: bool) -> str:
     """The same in Python, of its own library alone."""
     arrays = call.arguments
-    given = ", ".join(["instance", *(_of_python(a) for a in arrays), *(f"c_int64({s.most})" for s in call.sizes)])
+    given = ", ".join(
+        ["instance", *(_of_python(a) for a in arrays), *(f"c_int64({s.most})" for s in call.sizes)]
+    )
     path = "None" if inside else f'str(here / "{name}.weights").encode()'
     makers = [f"{a.word} = ({_ctype(a)} * {a.layout.span})()" for a in arrays]
     fills = [
         f"{a.word}[:] = [i % {period(a)} for i in range({a.layout.span})]" for a in arrays if not a.written
     ]
     sums = [f'print("sum of {a.word} %.9g" % sum({a.word}))' for a in arrays if a.written]
-    return "\n".join(
-        [
-            f'"""Runs {name}.so, which needs neither autotune nor numpy."""',
-            "from ctypes import *",
-            "from pathlib import Path",
-            "",
-            "here = Path(__file__).resolve().parent",
-            f'library = CDLL(str(here / "{name}.so"))',
-            f"library.{name}_error_text.restype = c_char_p",
-            f"library.{name}_free.argtypes = [c_void_p]",
-            "instance = c_void_p()",
-            *makers,
-            *fills,
-            f"status = library.{name}_make(byref(instance), {path})",
-            f"status = status or library.{name}_run({given})",
-            f"print(library.{name}_error_text(status).decode())",
-            f"library.{name}_free(instance)",
-            *(f"if not status: {line}" for line in sums),
-            "raise SystemExit(status)",
-        ]
-    ) + "\n"
+    return (
+        "\n".join(
+            [
+                f'"""Runs {name}.so, which needs neither autotune nor numpy."""',
+                "from ctypes import *",
+                "from pathlib import Path",
+                "",
+                "here = Path(__file__).resolve().parent",
+                f'library = CDLL(str(here / "{name}.so"))',
+                f"library.{name}_error_text.restype = c_char_p",
+                f"library.{name}_free.argtypes = [c_void_p]",
+                "instance = c_void_p()",
+                *makers,
+                *fills,
+                f"status = library.{name}_make(byref(instance), {path})",
+                f"status = status or library.{name}_run({given})",
+                f"print(library.{name}_error_text(status).decode())",
+                f"library.{name}_free(instance)",
+                *(f"if not status: {line}" for line in sums),
+                "raise SystemExit(status)",
+            ]
+        )
+        + "\n"
+    )
 
 
 def _given(call: ExportedCall) -> Sequence[str]:

@@ -283,6 +283,8 @@ class Module:
         name: str | None = None,
         *,
         weights: Literal["auto", "inside", "beside"] = "auto",
+        targets: Sequence[str | Target] | None = None,
+        db: str | os.PathLike[str] | None = None,
     ) -> ExportedModel:
         """Write the model as a shared object that needs no Python. It computes the same numbers by the same
         kernels.
@@ -303,14 +305,22 @@ class Module:
         name. ``weights``: "inside" of the shared object, "beside" it, or "auto": beside from 16 MiB on. The
         length and a checksum of the file are checked when it is read.
 
-        Raises `ArgumentError` for a name that is none or a directory that cannot be written, `ModelError`
-        for a model with islands or donated inputs, and `CompileError` for a model of a GPU, and where there
-        is no compiler of C (install gcc, or the extra ``emulator``).
+        ``targets``: names of processors, such as ``["x86-64-v3", "x86-64-v4", "znver5"]``. The object then
+        has code for each, and takes that for the processor that it runs on, as of `autotune.export`.
+        ``NAME_target()`` says which. Where it can run none, `NAME_make` returns ``NAME_NO_CODE``. Schedules
+        are those of this module for its own processor, for others the best of the log ``db``, else first
+        picks, with a warning. The weights are then stored as the model has them, and packed when the first
+        instance is made.
+
+        Raises `ArgumentError` for a name that is none, a directory that cannot be written, or targets of
+        several families, `TargetError` for targets that are none, `ModelError` for a model with islands or
+        donated inputs, and `CompileError` for a model of a GPU, and where there is no compiler of C (install
+        gcc, or the extra ``emulator``).
 
         Example: ``net.export("build", "resnet").library``.
         """
         return import_module("autotune.models.export").export_module(
-            self._contents(), directory, name, weights
+            self._contents(), directory, name, weights, targets, db
         )
 
     def __copy__(self) -> Module:

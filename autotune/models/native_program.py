@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 from autotune.codegen.runtime.model_tables import (
     FIRST_ARRAY,
@@ -20,6 +21,7 @@ from autotune.codegen.runtime.model_tables import (
     Word,
 )
 from autotune.errors import ModelError
+from autotune.models.host_memory import HostLayout
 from autotune.models.outline import nbytes
 from autotune.models.places import ARENA, INPUT, OUTPUT, STATE, WEIGHT, ArgumentPlace, place_of, up
 from autotune.models.program import Program
@@ -102,7 +104,8 @@ def written_program(
     kernels: Mapping[int, str],
 ) -> WrittenProgram:
     """``prefix``: of the functions that it needs. ``sizes``: that it is for alone. ``weight_at``: where the
-    weights begin, by the `id` of what the program keeps. ``kernels``: function of the kernel of each task. Raises `ModelError` for what only Python runs."""
+    weights begin, by the `id` of what the program keeps. ``kernels``: function of the kernel of each task.
+    Raises `ModelError` for what only Python runs."""
     return _Writer(program, bases, prefix, sizes, weight_at, kernels).written()
 
 
@@ -119,7 +122,8 @@ class _Writer:
         self.program, self.outline, self.bases, self.prefix = program, program.outline, bases, prefix
         self.sizes, self.weight_at, self.kernels = sizes, weight_at, kernels
         self.names = [*self.outline.states]  # of states, as places number them
-        self.end = up(program.layout.nbytes, ALIGNMENT)
+        self.layout = cast(HostLayout, program.layout)
+        self.end = up(self.layout.nbytes, ALIGNMENT)
 
     def written(self) -> WrittenProgram:
         ol, program = self.outline, self.program
@@ -152,7 +156,7 @@ class _Writer:
             tuple(numbers.checks),
             rooms,
             tuple(self._copies()),
-            program.layout.scratch_at,
+            self.layout.scratch_at,
         )
         return WrittenProgram(tables, self.kernels, functions, len(numbers.expressions), self.end)
 

@@ -29,6 +29,8 @@ typedef struct { int32_t number, status; int64_t least, most; } at_check;
 typedef struct { int32_t base, written, rank, first_number; int64_t item, offset, strides[8]; } at_room;
 /* The new value of a state lies apart, and is copied when the call ends. */
 typedef struct { int32_t to, base; int64_t offset, bytes; } at_copy;
+/* Weights of the file as this code reads them: packed by a function, or as they are where there is none. */
+typedef struct { at_kernel *run; int64_t from, to, bytes; } at_pack;
 /* The first value of a state lies among the weights. */
 typedef struct { int64_t state, weight, bytes; } at_start;
 typedef struct { int64_t least, most; } at_range;
@@ -126,6 +128,26 @@ end:
 }
 #endif
 
+#if PACKS
+/* A block of what this code reads, made of the file's weights. */
+static char *packed(const char *given) {
+    char *block = memory_of(BLOCK_BYTES), *scratch = memory_of(PACK_SCRATCH);
+    for (int32_t i = 0; block && scratch && i < PACKS; i++) {
+        const at_pack *p = &packs[i];
+        const void *args[2] = {given + p->from, block + p->to};
+        if (p->run) memset(block + p->to, 0, (size_t)p->bytes);
+        if (p->run) p->run(args, scratch, 1);
+        else memcpy(block + p->to, given + p->from, (size_t)p->bytes);
+    }
+    if (!scratch) {
+        free(block);
+        block = NULL;
+    }
+    free(scratch);
+    return block;
+}
+#endif
+
 /* Have the weights in memory, for one more instance. */
 static int take_weights(const char *path) {
     int status = DONE;
@@ -133,18 +155,18 @@ static int take_weights(const char *path) {
     pthread_mutex_lock(&kept.turn);
     if (!kept.users) {
 #if BESIDE
-        kept.block = path ? memory_of(WEIGHTS_BYTES) : NULL;
-        status = !path ? NO_POINTER : !kept.block ? NO_MEMORY : read_weights(path, kept.block);
-        if (status) {
-            free(kept.block);
-            kept.block = NULL;
-        }
-#elif COPIED
-        kept.block = memory_of(WEIGHTS_BYTES);
-        if (kept.block) memcpy(kept.block, at_inside, WEIGHTS_BYTES);
-        else status = NO_MEMORY;
+        char *found = path ? memory_of(WEIGHTS_BYTES) : NULL;
+        status = !path ? NO_POINTER : !found ? NO_MEMORY : read_weights(path, found);
 #else
-        kept.block = (char *)at_inside;
+        char *found = (char *)at_inside;
+#endif
+        kept.block = found;
+#if PACKS
+        kept.block = status ? NULL : packed(found);
+        if (!status && !kept.block) status = NO_MEMORY;
+#endif
+#if BESIDE
+        if (status || PACKS) free(found);
 #endif
     }
     if (!status) kept.users++;
@@ -155,7 +177,7 @@ static int take_weights(const char *path) {
 static void give_weights(void) {
     pthread_mutex_lock(&kept.turn);
     if (!--kept.users) {
-#if BESIDE || COPIED
+#if BESIDE || PACKS
         free(kept.block);
 #endif
         kept.block = NULL;

@@ -85,6 +85,17 @@ class Copy:
 
 
 @dataclass(frozen=True)
+class Pack:
+    """``nbytes`` of weights as code reads them, at ``to``, of the file's from ``given`` on: packed by the
+    function ``symbol``, or as they are where that is empty."""
+
+    given: int
+    to: int
+    nbytes: int
+    symbol: str = ""
+
+
+@dataclass(frozen=True)
 class NativeProgram:
     """The steps of calls of certain ``sizes``, None for any. ``numbers``: steps that compute numbers of the
     call: first the extents of arrays with room, then others. ``scratch``: where it begins in memory."""
@@ -101,8 +112,11 @@ class NativeProgram:
 @dataclass(frozen=True)
 class NativeModel:
     """A model. ``programs``: the one of all sizes last. ``sizes``: least and most of each. ``states``: where
-    each lies, from ``states_at`` in memory on. ``starts``: (the same, where among the weights, bytes) of those that do not begin with zeros. ``numbers``: most of a program. ``inside``: whether the
-    weights are in the shared object. ``crc``: of the weights. ``tiles``: whether kernels use AMX."""
+    each lies, from ``states_at`` in memory on. ``starts``: (the same, where among the weights, bytes) of
+    those that do not begin with zeros. ``numbers``: most of a program. ``inside``: whether the weights are in
+    the shared object. ``crc``: of the weights. ``tiles``: whether kernels use AMX. ``packs``: what makes of
+    the file's weights a block of ``block_bytes``, with ``pack_scratch``; none where they are stored as they
+    are read."""
 
     programs: tuple[NativeProgram, ...]
     inputs: int
@@ -118,25 +132,29 @@ class NativeModel:
     crc: int
     inside: bool
     tiles: bool = False
+    packs: tuple[Pack, ...] = ()
+    block_bytes: int = 0
+    pack_scratch: int = 0
 
 
-# The weights in the shared object, which read them where they are.
-_INSIDE = """\
+# The weights in the shared object, which are read where they are.
+WEIGHTS_INSIDE = """\
 __asm__(".pushsection .rodata\\n.balign 64\\n.globl at_inside\\n.hidden at_inside\\nat_inside:\\n"
         ".incbin \\"weights\\"\\n.popsection");
-extern const char at_inside[] __attribute__((visibility("hidden")));
 """
+_INSIDE = 'extern const char at_inside[] __attribute__((visibility("hidden")));'
 
 
-def source(model: NativeModel, name: str, wrapper: str, suffix: str = "") -> str:
+def source(model: NativeModel, name: str, wrapper: str, of_set: str = "") -> str:
     """The text in C of a model whose functions are called ``name`` and more. ``wrapper``: the text of
-    ``run``, which uses ``FUNCTION`` and ``call``. ``suffix``: of the functions."""
+    ``run``, which uses ``FUNCTION`` and ``call``. ``of_set``: what the functions of one of several sets of
+    code are called instead."""
     runtime = files("autotune.codegen.runtime").joinpath("model.c").read_text(encoding="utf-8")
     before, _, after = runtime.partition('#include "tables.h"\n')
-    return before + _tables(model, name, suffix) + after + wrapper
+    return before + _tables(model, name, of_set or name) + after + wrapper
 
 
-def _tables(m: NativeModel, name: str, suffix: str) -> str:
+def _tables(m: NativeModel, name: str, functions: str) -> str:
     own = [f"{n} = {status}" for status, (n, _) in STATUSES.items()]
     defined = {
         "INPUTS": m.inputs,
@@ -156,17 +174,24 @@ def _tables(m: NativeModel, name: str, suffix: str) -> str:
         "TILES_REQUEST": amx.REQUEST,
         "TILES_STATE": amx.TILE_DATA,
         "INSTANCE": f"{name}_instance",
-        "FUNCTION(x)": f"{name}##x{f'##{suffix}' if suffix else ''}",
+        "FUNCTION(x)": f"{functions}##x",
+        "PACKS": len(m.packs),
+        "BLOCK_BYTES": m.block_bytes,
+        "PACK_SCRATCH": m.pack_scratch,
     }
     symbols = dict.fromkeys(s.symbol for p in m.programs for s in _every(p))
+    symbols |= dict.fromkeys(x.symbol for x in m.packs if x.symbol)
     parts = [
         *(f"#define {n} {value}" for n, value in defined.items()),
         f"enum {{ {', '.join(own)} }};",
         _INSIDE if m.inside else "",
-        *(f"extern at_kernel {s} __attribute__((visibility(\"hidden\")));" for s in symbols),
+        *(f'extern at_kernel {s} __attribute__((visibility("hidden")));' for s in symbols),
         _array("int64_t", "states", m.states),
         _array("at_range", "ranges", m.sizes),
         _array("at_start", "starts", m.starts),
+        _array("at_pack", "packs", [(x.symbol or "0", x.given, x.to, x.nbytes) for x in m.packs])
+        if m.packs
+        else "",
         *(_program(i, p) for i, p in enumerate(m.programs)),
         _array("at_program", "programs", [_row(i, p) for i, p in enumerate(m.programs)]),
     ]
@@ -229,11 +254,13 @@ def enumerated(name: str) -> str:
     return f"enum {{\n    {f',{chr(10)}    '.join(told)}\n}};"
 
 
-def error_text(name: str) -> str:
-    """The text of a function that says what a status means."""
+def common(name: str, inside: bool) -> str:
+    """The text in C of what all sets of code share: a function that says what a status means, and the
+    weights if they are ``inside``."""
     cases = _lines(f"    case {s}: return {json.dumps(text)};" for s, (_, text) in STATUSES.items())
-    return (
-        f"\nconst char *{name}_error_text(int status) {{\n    switch (status) {{\n{cases}    }}\n"
+    return (WEIGHTS_INSIDE if inside else "") + (
+        f"const char *{name}_error_text(int status);\n"
+        f"const char *{name}_error_text(int status) {{\n    switch (status) {{\n{cases}    }}\n"
         '    return "no status of this model";\n}\n'
     )
 

@@ -202,7 +202,14 @@ def test_random_models_are_the_same_in_c(seed, tmp_path) -> None:
 
 
 def test_dtypes_scalars_and_odd_names(tmp_path) -> None:
-    names = {"int": "int32", "INPUTS": "float64", "instance": "uint8", "a b": "float16", "i": "bool", "é": "int64"}
+    names = {
+        "int": "int32",
+        "INPUTS": "float64",
+        "instance": "uint8",
+        "a b": "float16",
+        "i": "bool",
+        "é": "int64",
+    }
     b = cases.Builder()
     ins = [b.input(f"x{k}", *((3, 5) if k else ()), dtype=dtype) for k, dtype in enumerate(names.values())]
     model = model_of(b.graph(*(cases.stage(x.shape, lambda *i, x=x: x[i]) for x in ins)), "int")
@@ -377,9 +384,8 @@ def test_it_runs_without_autotune_and_with_threads_after_a_fork(tmp_path) -> Non
     b = cases.Builder()
     x = b.input("x", 64, 64)
     w = b.constant("w", 64, 64, least=1, most=1)
-    dag = b.graph(cases.stage((64, 64), lambda i, j, p=cases.matmul(x, w): p[i, j] + 1.0))
-    model = model_of(dag)
-    net = parallel(model)
+    product = cases.matmul(x, w)
+    net = parallel(model_of(b.graph(cases.stage((64, 64), lambda i, j: product[i, j] + 1.0))))
     files = net.export(tmp_path)
     assert json.loads(files.contract.read_text())["threads"] == 2
     command = [sys.executable, "-W", "ignore", "-c", AFTER_A_FORK, str(files.contract), str(files.library)]
@@ -416,7 +422,9 @@ def test_donated_inputs_are_refused(tmp_path) -> None:
     b = cases.Builder()
     x = b.input("x", 4, 4)
     net = compiled(model_of(b.graph(cases.relu(x))), donate=["in.x"])
-    with pytest.raises(ModelError, match=r"takes the memory of inputs for outputs \(donate\).*without donate"):
+    with pytest.raises(
+        ModelError, match=r"takes the memory of inputs for outputs \(donate\).*without donate"
+    ):
         net.export(tmp_path)
 
 
@@ -458,3 +466,24 @@ def test_a_missing_compiler_is_explained_and_leaves_old_files(tmp_path, monkeypa
     with pytest.raises(CompileError, match="needs a linker.*install gcc, or pip install .*emulator"):
         net.export(tmp_path, weights="beside")
     assert {p: p.stat().st_mtime_ns for p in tmp_path.iterdir()} == before
+
+
+# -- several processors --------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("plain")
+@pytest.mark.filterwarnings("ignore:.*the log has no schedule:UserWarning")
+@pytest.mark.parametrize("weights", ["inside", "beside"])
+def test_one_object_has_code_for_several_processors(weights, tmp_path) -> None:
+    graph = MODELS["transformer"].graph()
+    net = compiled(model_of(graph).with_own_sizes(n=2))
+    files = net.export(tmp_path, weights=weights, targets=["x86-64-v2", "cpu"])
+    library = ExportedLibrary(files)
+    chosen = library.function("target")
+    chosen.restype = ctypes.c_char_p
+    assert library.contract["order"][0] == chosen().decode() == "cpu"
+    instance = library.make()
+    for told in MODELS["transformer"].sizes:
+        agree(net, library, instance, inputs_at(graph, {"n": told}), told)
+    library.free(instance)
+    assert program(tmp_path, "net").startswith("done\n")
