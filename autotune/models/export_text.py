@@ -104,7 +104,7 @@ def header(name: str, call: ExportedCall, contract: Mapping[str, Any]) -> str:
     weights = (
         "It has the weights, so that `weights` is NULL"
         if inside
-        else f"`weights`: the path of\n * {name}.weights, which is read and checked unless another instance has it"
+        else f"`weights`: the path of {name}.weights,\n * which is read and checked unless an instance has it"
     )
     lies = ""
     if any(a.layout.strides is not None for a in call.arguments):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zlib
@@ -22,7 +23,7 @@ import state_models as states
 from children import python_path
 from default_kernels import default_kernels
 from exported import ExportedLibrary, each
-from model_cases import islanded, model_of
+from model_cases import islanded, layers, model_of, packing_kernel
 from open_graphs import MODELS, inputs_at, size
 from random_models import call_inputs, random_model
 from test_module_states import beginning
@@ -30,7 +31,7 @@ from test_open_models import module_of
 from test_own_programs import keeping
 
 import autotune as at
-from autotune.backends import parse
+from autotune.backends import parse, runnable
 from autotune.backends.building import shared_library
 from autotune.codegen.simt import cxx
 from autotune.errors import ArgumentError, CompileError, ModelError
@@ -39,6 +40,8 @@ from autotune.models.fallback import run_island
 from autotune.models.module import Module
 from autotune.models.preparation import prepared
 from autotune.models.program import Program
+from autotune.run import export_codes
+from autotune.run.kernels import default_kernel
 
 if cxx.command() is None:
     needs.missing("c++")
@@ -468,22 +471,126 @@ def test_a_missing_compiler_is_explained_and_leaves_old_files(tmp_path, monkeypa
     assert {p: p.stat().st_mtime_ns for p in tmp_path.iterdir()} == before
 
 
-# -- several processors --------------------------------------------------------------------------------
+# -- packed weights, several processors ----------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("plain")
-@pytest.mark.filterwarnings("ignore:.*the log has no schedule:UserWarning")
+def packing(count: int = 3) -> Module:
+    """Products whose weights the kernels read packed."""
+    graph, _ = layers(count, m=8, n=48)
+    ready = prepared(model_of(graph))
+    ol, target = ready.outline(lambda w: None), parse("cpu", 1)
+    kernels = [packing_kernel(w, target) for w in ol.tasks]
+    program = Program.of(ol, kernels, ready.graph.values.__getitem__, run_island)
+    return Module(program, target, "net", [None] * len(kernels), None, None)
+
+
+def test_packed_weights_are_stored_packed(tmp_path) -> None:
+    net = packing()
+    library = ExportedLibrary(net.export(tmp_path, weights="beside"))
+    held = {id(a): a for a in net.program.weights.values()}.values()
+    assert library.contract["weights"]["bytes"] == sum(-(-a.nbytes // 64) * 64 for a in held)
+    for seed in range(3):
+        x = np.random.default_rng(seed).integers(-2, 3, (8, 48)).astype("float32")
+        agree(net, library, library.make(), [x])
+
+
+@pytest.fixture
+def unpicked(monkeypatch) -> None:
+    """Plain loops in the place of first picks for other processors."""
+
+    def plain_loops(kernel: Any, name: str, goal: Any, where: str) -> Any:
+        return export_codes._code(kernel, name, goal, at.Trace(), "default")
+
+    monkeypatch.setattr(export_codes, "_first_pick", plain_loops)
+
+
+@pytest.mark.usefixtures("unpicked")
 @pytest.mark.parametrize("weights", ["inside", "beside"])
 def test_one_object_has_code_for_several_processors(weights, tmp_path) -> None:
-    graph = MODELS["transformer"].graph()
-    net = compiled(model_of(graph).with_own_sizes(n=2))
-    files = net.export(tmp_path, weights=weights, targets=["x86-64-v2", "cpu"])
+    net = packing()
+    with pytest.warns(UserWarning, match=r"1 of 1 tasks: the log has no schedule of .* for x86-64-v2"):
+        files = net.export(tmp_path, weights=weights, targets=["x86-64-v2", "cpu"])
     library = ExportedLibrary(files)
     chosen = library.function("target")
     chosen.restype = ctypes.c_char_p
-    assert library.contract["order"][0] == chosen().decode() == "cpu"
-    instance = library.make()
-    for told in MODELS["transformer"].sizes:
-        agree(net, library, instance, inputs_at(graph, {"n": told}), told)
-    library.free(instance)
+    assert library.contract["order"] == ["cpu", "x86-64-v2"] and chosen() == b"cpu"
+    froms = [[k["schedule_from"] for k in t["kernels"]] for t in library.contract["targets"]]
+    assert froms == [["default"], ["kernel"]]
+    x = np.random.default_rng(0).integers(-2, 3, (8, 48)).astype("float32")
+    one, other = library.make(), library.make()
+    agree(net, library, one, [x])
+    library.free(one)
+    agree(net, library, other, [x + 1])
+    library.free(other)
     assert program(tmp_path, "net").startswith("done\n")
+
+
+@pytest.mark.usefixtures("unpicked")
+@pytest.mark.filterwarnings("ignore:.*the log has no schedule:UserWarning")
+def test_sets_of_code_have_states_and_sizes(tmp_path) -> None:
+    graph = keeping(size(1, 5))
+    net = states.untuned(model_of(graph))
+    library = ExportedLibrary(net.export(tmp_path, targets=["x86-64-v2"]))
+    instance = library.make()
+    for n, row in ((1, 0), (3, 1), (5, 4)):
+        x = np.random.default_rng(n).integers(0, 3, (n, 4)).astype("float32")
+        agree(net, library, instance, [x, np.array([row])], n)
+    for s, a in states_of(library, instance).items():
+        np.testing.assert_array_equal(a, net.state[s])
+
+
+@pytest.mark.usefixtures("unpicked")
+@pytest.mark.filterwarnings("ignore:.*the log has no schedule:UserWarning")
+def test_a_processor_that_runs_none_of_the_code_is_refused(tmp_path) -> None:
+    net = states.untuned(model_of(states.counter()))
+    library = ExportedLibrary(net.export(tmp_path, targets=["sapphirerapids"]))
+    chosen = library.function("target")
+    chosen.restype = ctypes.c_char_p
+    if chosen() is not None:
+        pytest.skip("this processor runs the code of sapphirerapids")
+    made = ctypes.c_void_p()
+    assert library.function("make")(ctypes.byref(made), None) == library.code("NO_CODE")
+    assert made.value is None
+    library.free(made)
+    assert library.function("reset")(made) == library.code("NO_CODE")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", ["inside", "beside"])
+def test_valgrind_finds_nothing(weights, tmp_path) -> None:
+    """It knows no AVX-512, so that the code is for x86-64-v3."""
+    valgrind = shutil.which("valgrind")
+    if valgrind is None:
+        needs.missing("valgrind")
+    target = parse("x86-64-v3", 1)
+    if not runnable(target):
+        pytest.skip("this processor runs no code for x86-64-v3")
+    ready = prepared(model_of(MODELS["columns"].graph()))
+    ol = ready.outline(lambda w: None)
+    kernels = [default_kernel(w, target) for w in ol.tasks]
+    net = Module(
+        Program.of(ol, kernels, ready.graph.values.__getitem__, run_island),
+        target,
+        "net",
+        [None] * len(kernels),
+    )
+    net.export(tmp_path, weights=weights)
+    program(tmp_path, "net", "-g")
+    command = [valgrind, "-q", "--error-exitcode=9", "--leak-check=full", "./program"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stdout.startswith("done\n"), done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("graph", ["counter", "columns"])
+def test_sanitizers_find_nothing(graph, tmp_path, monkeypatch) -> None:
+    """In what runs the model, which is C, while the example calls it."""
+    checks = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
+    compiler = cxx.command(("gcc", "clang"), "none")
+    if compiler is None or compiler[0].endswith("ziglang"):
+        needs.missing("gcc")
+    monkeypatch.setattr(shared_library, "linker", lambda: (*compiler, *checks))
+    made = states.counter() if graph == "counter" else MODELS[graph].graph()
+    net = states.untuned(model_of(made))
+    net.export(tmp_path, weights="beside")
+    assert program(tmp_path, "net", *checks).startswith("done\n")
