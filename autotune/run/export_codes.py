@@ -4,7 +4,7 @@ log, or a first pick."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune import backends
 from autotune.backends.building.from_trace import check_legal, programs
@@ -136,5 +136,8 @@ def _code(
 ) -> ChosenCode:
     target = askable(target)
     _, packing = programs(kernel.workload.dag, trace, target)
-    packed = {i: arguments(f.params, f.joined)[-1].buffer for i, f in packing.items()}
+    names = [t.name for t in kernel.workload.dag.inputs]
+    packed = {
+        i: replace(arguments(f.params, f.joined)[-1].buffer, name=names[i]) for i, f in packing.items()
+    }
     return ChosenCode(name, target, trace, chosen_by, packed, time_s, record_id)

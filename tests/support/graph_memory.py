@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from autotune.models.sizes import layout_at
 from schedules.dtypes import DTYPES
 from schedules.graph.graph import Argument, PlaceMove
 from schedules.strides import MemoryLayout
-from schedules.te.compute_dag import Tensor
+from schedules.te.compute_dag import ComputeDAG, Tensor
 from schedules.te.open_sizes import at as at_sizes
 
 POISON = 0xFB  # bytes of what was not written: NaN for floats
@@ -31,9 +31,11 @@ def run_in_memory(
     sizes: Mapping[str, int] | None = None,
     states: Mapping[str, Any] | None = None,
     written: dict[str, int] | None = None,
+    evaluate: Callable[[ComputeDAG, Sequence[Any]], Sequence[Any]] = at.te.evaluate,
 ) -> list[Any]:
     """The outputs of a model without islands, at ``sizes``. What it reads before it is written is poison.
-    ``states``: arrays, which are changed in place. ``written``: counts the bytes that steps write to each."""
+    ``states``: arrays, which are changed in place. ``written``: counts the bytes that steps write to each.
+    ``evaluate``: what computes a step."""
     plan = arena(ol)
     sizes = sizes or {}
     given = [laid(x, layout_at(ol, n, sizes)) for x, n in zip(inputs, ol.inputs, strict=True)]
@@ -78,7 +80,7 @@ def run_in_memory(
                 read.append(over(known[a.start : a.start + t.nbytes // known.itemsize], layout(t)))
             else:
                 read.append(array(place_read(ol, plan, a), t).copy())
-        for name, o, y in zip(call.writes, dag.outputs, at.te.evaluate(dag, read), strict=True):
+        for name, o, y in zip(call.writes, dag.outputs, evaluate(dag, read), strict=True):
             at_ = place_of(ol, plan, name)
             array(at_, dag.tensors[o])[...] = y
             if at_.base == STATE and written is not None:

@@ -80,4 +80,4 @@ def model_library(parts: ModelParts, common: Target, soname: str) -> bytes:
         objects.append(compile_module(text, common, optimize=False))
         symbols.append(parts.chosen)
     given: Mapping[str, Path] = {} if parts.weights is None else {"weights": parts.weights.absolute()}
-    return link(objects, symbols, soname, parts.sources, given)
+    return link(objects, symbols, soname, common.triple, parts.sources, given)

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from autotune.backends.building.from_trace import module_of, programs
-from autotune.codegen.llvm.compile import TILES, compile_module
+from autotune.codegen.llvm.compile import TILES, compile_module, host_target
 from autotune.codegen.runtime import c_entry, support, threads
 from autotune.codegen.runtime.by_cpu import Entry, by_cpu, suffixed
 from autotune.codegen.simt import cxx
@@ -26,6 +26,9 @@ from schedules.te.compute_dag import ComputeDAG
 MISSING = (
     "a shared object needs a linker, which LLVM as llvmlite has it lacks: install gcc, or "
     f"{install('emulator')}"
+)
+ELSEWHERE = "a shared object for {0} needs a linker for it: install gcc-{0}-linux-gnu, or " + install(
+    "emulator"
 )
 _DRIVERS = ("cc", "gcc", "clang", "g++", "c++", "clang++")
 DEFINED = "define void @kernel("
@@ -71,7 +74,7 @@ def shared_library(
         asked = [*entries.values(), *(Entry(f, (), "void", "") for f in released)]
         text = by_cpu(asked, [c.target for c in codes], [c.name for c in codes], chosen)
         objects.append(compile_module(text, common, optimize=False))
-        return link(objects, [*functions.values(), *released, chosen], soname)
+        return link(objects, [*functions.values(), *released, chosen], soname, common.triple)
     return link(objects, [*functions.values(), *released], soname)
 
 
@@ -83,9 +86,13 @@ def shared_parts(objects: Sequence[bytes], target: Target) -> list[bytes]:
     return [compile_module(threads.text(target.triple), target), restart]
 
 
-def linker() -> tuple[str, ...] | None:
-    """The command that links, None if there is none."""
-    return cxx.command(_DRIVERS, "cc")
+def linker(triple: str = "") -> tuple[str, ...] | None:
+    """The command that links for a triple, by default this host's; None if there is none."""
+    family = triple.partition("-")[0]
+    if family in ("", host_target().triple.partition("-")[0]):
+        return cxx.command(_DRIVERS, "cc")
+    found = cxx.command([f"{family}-linux-gnu-gcc"], "cc")
+    return (*found, "-target", f"{family}-linux-gnu") if found is not None and found[1:] else found
 
 
 def linker_name() -> str | None:
@@ -98,14 +105,17 @@ def link(
     objects: Sequence[bytes],
     symbols: Sequence[str],
     soname: str,
+    triple: str = "",
     sources: Sequence[str] = (),
     given: Mapping[str, Path] = MappingProxyType({}),
 ) -> bytes:
-    """The shared object of ELF objects, which others see as ``symbols`` alone. ``sources``: texts in C, which
-    are a part of it and may include the files ``given``, by name. Raises CompileError."""
-    driver = linker()
+    """The shared object of ELF objects, which others see as ``symbols`` alone. ``triple``: whom it is for, by
+    default this host. ``sources``: texts in C, which are a part of it and may include the files ``given``, by
+    name. Raises CompileError."""
+    driver = linker(triple)
     if driver is None:
-        raise CompileError(MISSING)
+        family = triple.partition("-")[0]
+        raise CompileError(MISSING if linker() is None else ELSEWHERE.format(family))
     with tempfile.TemporaryDirectory() as tmp:
         paths = [Path(tmp) / f"{i}.o" for i in range(len(objects))]
         for path, code in zip(paths, objects, strict=True):

@@ -260,7 +260,7 @@ def test_the_header_of_a_model_is_for_c_plus_plus_too(tmp_path) -> None:
 
 def test_what_runs_a_model_is_compiled_without_a_warning(tmp_path, monkeypatch) -> None:
     strict = (*COMPILER, "-std=c99", "-Wall", "-Wextra", "-Werror")
-    monkeypatch.setattr(shared_library, "linker", lambda: strict)
+    monkeypatch.setattr(shared_library, "linker", lambda *_: strict)
     for graph in (states.counter(), MODELS["columns"].graph(), cases.residual_net()):
         for weights in ("inside", "beside"):
             states.untuned(model_of(graph)).export(tmp_path, weights=weights)
@@ -589,7 +589,7 @@ def test_sanitizers_find_nothing(graph, tmp_path, monkeypatch) -> None:
     compiler = cxx.command(("gcc", "clang"), "none")
     if compiler is None or compiler[0].endswith("ziglang"):
         needs.missing("gcc")
-    monkeypatch.setattr(shared_library, "linker", lambda: (*compiler, *checks))
+    monkeypatch.setattr(shared_library, "linker", lambda *_: (*compiler, *checks))
     made = states.counter() if graph == "counter" else MODELS[graph].graph()
     net = states.untuned(model_of(made))
     net.export(tmp_path, weights="beside")
