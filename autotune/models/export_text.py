@@ -94,33 +94,12 @@ def entries(name: str, call: ExportedCall) -> list[Entry]:
 
 def header(name: str, call: ExportedCall, contract: Mapping[str, Any]) -> str:
     """The header: what statuses mean, declarations, and the elements of each argument."""
-    inside = contract["weights"]["file"] is None
     wants, words = "It needs a CPU with", contract["cpu"]["features"]
     if "targets" in contract:
         wants, words = "It has code for several CPUs, and takes the best that runs", contract["order"]
     elements = "\n".join(
         f"#define {name}_{a.word}_elements ((size_t){a.layout.span})" for a in call.arguments
     )
-    weights = (
-        "It has the weights, so that `weights` is NULL"
-        if inside
-        else f"`weights`: the path of {name}.weights,\n * which is read and checked unless an instance has it"
-    )
-    lies = ""
-    if any(a.layout.strides is not None for a in call.arguments):
-        lies = (
-            " Where strides are told, an\n * array has them in place of row-major order, and a pointer is to "
-            "its first element."
-        )
-    kept = ", ".join(f"{i}: {t['name']}, {t['dtype']}{t['shape']}" for i, t in enumerate(contract["states"]))
-    states = f"""
-/* Has states as they are before the first call. */
-int {name}_reset({name}_instance *instance);
-
-/* The memory of a state, row-major, which calls read and write; NULL for a number that none has.
- * {kept} */
-void *{name}_state({name}_instance *instance, int number);
-"""
     return f"""\
 /* The model {contract["model"]}, compiled by autotune {contract["autotune"]}. Threads: {contract["threads"]}.
  * {wants}:{wrapped(words)} */
@@ -139,6 +118,40 @@ extern "C" {{
 
 {elements}
 
+{_functions(name, call, contract)}
+{runnable(name, contract)}
+
+#ifdef __cplusplus
+}}
+#endif
+
+#endif
+"""
+
+
+def _functions(name: str, call: ExportedCall, contract: Mapping[str, Any]) -> str:
+    """What a header declares."""
+    weights = (
+        f"`weights`: the path of {name}.weights,\n * which is read and checked unless an instance has it"
+    )
+    if contract["weights"]["file"] is None:
+        weights = "It has the weights, so that `weights` is NULL"
+    lies = ""
+    if any(a.layout.strides is not None for a in call.arguments):
+        lies = (
+            " Where strides are told, an\n * array has them in place of row-major order, and a pointer is to "
+            "its first element."
+        )
+    kept = ", ".join(f"{i}: {t['name']}, {t['dtype']}{t['shape']}" for i, t in enumerate(contract["states"]))
+    states = f"""
+/* Has states as they are before the first call. */
+int {name}_reset({name}_instance *instance);
+
+/* The memory of a state, row-major, which calls read and write; NULL for a number that none has.
+ * {kept} */
+void *{name}_state({name}_instance *instance, int number);
+"""
+    return f"""\
 /* The memory of calls ({contract["instance_bytes"]} bytes). One instance has one call at a time. Instances
  * share the weights. */
 typedef struct {name}_instance {name}_instance;
@@ -155,14 +168,6 @@ int {name}_make({name}_instance **made, const char *weights);
 void {name}_free({name}_instance *instance);
 
 const char *{name}_error_text(int status);
-
-{runnable(name, contract)}
-
-#ifdef __cplusplus
-}}
-#endif
-
-#endif
 """
 
 

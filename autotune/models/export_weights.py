@@ -10,7 +10,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.codegen.runtime.model_tables import Pack
+from autotune.codegen.runtime.model_tables import WeightPack
 from autotune.models.export_codes import CodeSet, PackedLater
 from autotune.models.places import WEIGHT, up
 from autotune.models.program import Program
@@ -60,7 +60,7 @@ class ReadWeights:
     of the first value of a state. ``packs``: what is made of a file for that; none where it is the file."""
 
     at: Mapping[int, int]
-    packs: tuple[Pack, ...] = ()
+    packs: tuple[WeightPack, ...] = ()
     nbytes: int = 0
 
 
@@ -81,13 +81,13 @@ def plain_weights(programs: Sequence[Program]) -> tuple[FileWeights, list[dict[s
 def read_weights(file: FileWeights, each: Sequence[Mapping[str, Array]], code: CodeSet) -> ReadWeights:
     """How a set of code reads a file of `plain_weights`. Equal parts are held once."""
     at: dict[int, int] = {}
-    packs: dict[tuple[str, int], Pack] = {}
+    packs: dict[tuple[str, int], WeightPack] = {}
     end = 0
 
     def add(what: Any, given: int, symbol: str) -> None:
         nonlocal end
         if (symbol, given) not in packs:
-            packs[symbol, given] = Pack(given, end, what.nbytes, symbol)
+            packs[symbol, given] = WeightPack(given, end, what.nbytes, symbol)
             end = up(end + what.nbytes, ALIGNMENT)
         at[id(what)] = packs[symbol, given].to
 

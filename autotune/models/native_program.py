@@ -16,8 +16,8 @@ from autotune.codegen.runtime.model_tables import (
     Check,
     Copy,
     NativeProgram,
+    NativeStep,
     Room,
-    Step,
     Word,
 )
 from autotune.errors import ModelError
@@ -140,9 +140,9 @@ class _Writer:
             if first < last:
                 symbol = f"{self.prefix}_{part}"
                 functions[symbol], words = self._function(numbers.expressions[first:last], first)
-                computed.append(Step(symbol, words))
+                computed.append(NativeStep(symbol, words))
         steps = tuple(
-            Step(
+            NativeStep(
                 self.kernels[call.task],
                 (*map(self._word, places), *(Word(self._size(n)) for n in call.sizes)),
                 program.kernels[call.task].code.threads,

@@ -43,7 +43,7 @@ class Word:
 
 
 @dataclass(frozen=True)
-class Step:
+class NativeStep:
     """A call of the kernel that is the function ``symbol``."""
 
     symbol: str
@@ -85,7 +85,7 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class Pack:
+class WeightPack:
     """``nbytes`` of weights as code reads them, at ``to``, of the file's from ``given`` on: packed by the
     function ``symbol``, or as they are where that is empty."""
 
@@ -101,8 +101,8 @@ class NativeProgram:
     call: first the extents of arrays with room, then others. ``scratch``: where it begins in memory."""
 
     sizes: tuple[int | None, ...]
-    steps: tuple[Step, ...]
-    numbers: tuple[Step, ...]
+    steps: tuple[NativeStep, ...]
+    numbers: tuple[NativeStep, ...]
     checks: tuple[Check, ...]
     rooms: tuple[Room, ...]
     copies: tuple[Copy, ...]
@@ -132,7 +132,7 @@ class NativeModel:
     crc: int
     inside: bool
     tiles: bool = False
-    packs: tuple[Pack, ...] = ()
+    packs: tuple[WeightPack, ...] = ()
     block_bytes: int = 0
     pack_scratch: int = 0
 
@@ -198,7 +198,7 @@ def _tables(m: NativeModel, name: str, functions: str) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _every(p: NativeProgram) -> tuple[Step, ...]:
+def _every(p: NativeProgram) -> tuple[NativeStep, ...]:
     return (*p.numbers, *p.steps)
 
 

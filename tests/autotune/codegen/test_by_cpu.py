@@ -14,8 +14,8 @@ import pytest
 import qemu
 
 import autotune as at
-from autotune.codegen.runtime import by_cpu as code
 from autotune.codegen.llvm.compile import compile_module, host_target, link
+from autotune.codegen.runtime import by_cpu as code
 from autotune.codegen.runtime.by_cpu import NO_CODE, Entry, by_cpu, suffixed
 from autotune.targets import features
 from autotune.targets.askable import ARM, MODELS, X86, askable, baseline, best_first

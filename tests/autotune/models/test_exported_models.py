@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import graph_cases as cases
 import needs
 import numpy as np
 import pytest
+import qemu
 import state_models as states
 from children import python_path
 from default_kernels import default_kernels
@@ -553,6 +555,25 @@ def test_a_processor_that_runs_none_of_the_code_is_refused(tmp_path) -> None:
     assert made.value is None
     library.free(made)
     assert library.function("reset")(made) == library.code("NO_CODE")
+
+
+RUNS = {"Haswell": True, "Nehalem": True, "core2duo": False}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unpicked")
+@pytest.mark.filterwarnings("ignore:.*the log has no schedule:UserWarning")
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the code is for x86-64")
+def test_processors_take_their_set_of_code_or_are_refused(tmp_path) -> None:
+    if qemu.X86 is None:
+        needs.missing("qemu")
+    net = packing()
+    net.export(tmp_path, targets=["x86-64-v2", "x86-64-v3"])
+    here = program(tmp_path, "net")
+    for cpu, runs in RUNS.items():
+        command = [str(qemu.X86), "-cpu", cpu, "./program"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == ((0, here) if runs else (1, "")), cpu
 
 
 @pytest.mark.slow
