@@ -51,12 +51,16 @@ COMPILER = cxx.command(("cc", "gcc", "clang"), "cc")
 te = at.te
 
 
+SMALL = layers(2)[0]
+
+
 def agree(net: Module, library: ExportedLibrary, instance: Any, given: Any, *sizes: int) -> None:
     expected = each(net(*given))
     for a, b in zip(library.call(instance, given, expected, *sizes), expected, strict=True):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.fast("inside")
 @pytest.mark.parametrize("weights", ["inside", "beside"])
 def test_the_shared_object_computes_what_the_module_does(weights, tmp_path) -> None:
     graph = cases.residual_net()
@@ -75,6 +79,7 @@ def test_the_shared_object_computes_what_the_module_does(weights, tmp_path) -> N
     library.free(ctypes.c_void_p())
 
 
+@pytest.mark.fast("columns", "doubled", "positions", "scaled")
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_open_sizes_are_told_behind_the_arrays(name, tmp_path) -> None:
     model = MODELS[name]
@@ -98,6 +103,7 @@ def states_of(library: ExportedLibrary, instance: Any) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.fast("counter", "twice", "average", "decayed")
 @pytest.mark.parametrize("name", sorted(states.STATE_MODELS))
 def test_calls_keep_states(name, tmp_path) -> None:
     graph = states.STATE_MODELS[name]()
@@ -138,6 +144,7 @@ def test_rows_outside_of_a_state_are_refused_before_anything_is_written(tmp_path
     library.call(instance, [x, np.array([6])], like)
 
 
+@pytest.mark.slow
 def test_states_begin_as_the_model_says(tmp_path) -> None:
     net = states.untuned(model_of(beginning()))
     for weights in ("inside", "beside"):
@@ -161,6 +168,7 @@ def compiled(model: Any, **how: Any) -> Module:
 
 
 @pytest.mark.usefixtures("plain")
+@pytest.mark.fast("columns")
 @pytest.mark.parametrize("name", ["columns", "images", "transformer"])
 def test_sizes_run_programs_of_their_own(name, tmp_path) -> None:
     graph = MODELS[name].graph()
@@ -239,8 +247,7 @@ def program(folder: Path, name: str, *more: str) -> str:
 
 @pytest.mark.parametrize("weights", ["inside", "beside"])
 def test_the_examples_run(weights, tmp_path) -> None:
-    graph = cases.transformer()
-    net = states.untuned(model_of(graph))
+    net = states.untuned(model_of(SMALL))
     net.export(tmp_path, weights=weights)
     given = [np.arange(np.prod(t.shape)).reshape(t.shape).astype(t.dtype) % 7 for t in net.inputs]
     total = sum(float(v) for v in each(net(*given))[0].reshape(-1).astype(np.float64))
@@ -263,13 +270,12 @@ def test_the_header_of_a_model_is_for_c_plus_plus_too(tmp_path) -> None:
 def test_what_runs_a_model_is_compiled_without_a_warning(tmp_path, monkeypatch) -> None:
     strict = (*COMPILER, "-std=c99", "-Wall", "-Wextra", "-Werror")
     monkeypatch.setattr(shared_library, "linker", lambda *_: strict)
-    for graph in (states.counter(), MODELS["columns"].graph(), cases.residual_net()):
-        for weights in ("inside", "beside"):
-            states.untuned(model_of(graph)).export(tmp_path, weights=weights)
+    for graph, weights in ((states.counter(), "inside"), (MODELS["columns"].graph(), "beside")):
+        states.untuned(model_of(graph)).export(tmp_path, weights=weights)
 
 
 def test_weights_beside_are_checked(tmp_path) -> None:
-    net = states.untuned(model_of(cases.residual_net()))
+    net = states.untuned(model_of(SMALL))
     files = net.export(tmp_path, weights="beside")
     good = files.weights.read_bytes()
     assert len(good) == json.loads(files.contract.read_text())["weights"]["bytes"]
@@ -295,11 +301,11 @@ def test_weights_beside_are_checked(tmp_path) -> None:
         place.write_bytes(good[:at_byte] + bytes([good[at_byte] ^ 1]) + good[at_byte + 1 :])
         assert status(bytes(place)) == library.code("DAMAGED")
     instance = library.make()
-    agree(net, library, instance, cases.inputs_of(cases.residual_net()))
+    agree(net, library, instance, cases.inputs_of(SMALL))
     place.unlink()
     second = library.make(bytes(place))  # the weights are there
     library.free(instance)
-    agree(net, library, second, cases.inputs_of(cases.residual_net()))
+    agree(net, library, second, cases.inputs_of(SMALL))
     library.free(second)
     assert status(bytes(place)) == library.code("UNREADABLE")
 
@@ -332,7 +338,7 @@ def test_every_status_has_a_text(tmp_path) -> None:
 
 
 def calls_from_threads(folder: Path, threads: int, calls: int) -> None:
-    graph = cases.residual_net()
+    graph = SMALL
     net = states.untuned(model_of(graph))
     library = ExportedLibrary(net.export(folder, weights="beside"))
     given = [cases.inputs_of(graph, seed) for seed in range(threads)]
@@ -449,7 +455,7 @@ def test_wrong_arguments_are_refused(given, says, tmp_path) -> None:
 
 def test_weights_that_no_object_has_are_refused(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(export, "MOST_INSIDE", 100)
-    net = states.untuned(model_of(cases.residual_net()))
+    net = states.untuned(model_of(SMALL))
     with pytest.raises(ArgumentError, match='a shared object has 0 at most: give weights="beside"'):
         net.export(tmp_path, weights="inside")
     monkeypatch.setattr(export, "BESIDE", 100)
@@ -507,6 +513,7 @@ def unpicked(monkeypatch) -> None:
 
 
 @pytest.mark.usefixtures("unpicked")
+@pytest.mark.fast("beside")
 @pytest.mark.parametrize("weights", ["inside", "beside"])
 def test_one_object_has_code_for_several_processors(weights, tmp_path) -> None:
     net = packing()
