@@ -50,7 +50,7 @@ def _model(o: Given) -> ExportedModel:
     from autotune.cli.models import compiled, model_of
 
     o.check_model()
-    net = compiled(o, model_of(o), "; or take schedules that are not tuned: --fallback", fallback=o.fallback)
+    net = compiled(o, model_of(o), "\nor take schedules that are not tuned: --fallback", fallback=o.fallback)
     targets = o.targets and o.targets.split(",")
     return net.export(o.directory, o.name, weights=o.weights, targets=targets, db=o.where)
 
