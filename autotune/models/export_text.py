@@ -28,7 +28,7 @@ from schedules.te.compute_dag import Tensor
 
 # Types of Python's ctypes by those of C, and words that a call's arguments are not called.
 _CTYPES = {"float": "c_float", "double": "c_double", "int64_t": "c_int64"}
-_TAKEN = ("instance", "made", "weights")
+_TAKEN = ("instance", "made", "weights", "argc", "argv")
 
 
 @dataclass(frozen=True)
@@ -226,49 +226,42 @@ def example(name: str, call: ExportedCall, inside: bool) -> str:
 
 def python_example(name: str, call: ExportedCall, inside: bool) -> str:
     """The same in Python, of its own library alone."""
-    arrays = call.arguments
-    given = ", ".join(
-        ["instance", *(_of_python(a) for a in arrays), *(f"c_int64({s.most})" for s in call.sizes)]
-    )
+    arrays = {f"a{i}": a for i, a in enumerate(call.arguments)}
     path = "None" if inside else f'str(here / "{name}.weights").encode()'
-    makers = [f"{a.word} = ({_ctype(a)} * {a.layout.span})()" for a in arrays]
-    fills = [
-        f"{a.word}[:] = [i % {period(a)} for i in range({a.layout.span})]" for a in arrays if not a.written
+    lines = [
+        f'"""Runs {name}.so, which needs neither autotune nor numpy."""',
+        "from ctypes import *",
+        "from pathlib import Path",
+        "",
+        "here = Path(__file__).resolve().parent",
+        f'library = CDLL(str(here / "{name}.so"))',
+        f"library.{name}_error_text.restype = c_char_p",
+        f"library.{name}_free.argtypes = [c_void_p]",
+        "instance = c_void_p()",
     ]
-    sums = [f'print("sum of {a.word} %.9g" % sum({a.word}))' for a in arrays if a.written]
-    return (
-        "\n".join(
-            [
-                f'"""Runs {name}.so, which needs neither autotune nor numpy."""',
-                "from ctypes import *",
-                "from pathlib import Path",
-                "",
-                "here = Path(__file__).resolve().parent",
-                f'library = CDLL(str(here / "{name}.so"))',
-                f"library.{name}_error_text.restype = c_char_p",
-                f"library.{name}_free.argtypes = [c_void_p]",
-                "instance = c_void_p()",
-                *makers,
-                *fills,
-                f"status = library.{name}_make(byref(instance), {path})",
-                f"status = status or library.{name}_run({given})",
-                f"print(library.{name}_error_text(status).decode())",
-                f"library.{name}_free(instance)",
-                *(f"if not status: {line}" for line in sums),
-                "raise SystemExit(status)",
-            ]
-        )
-        + "\n"
+    for word, a in arrays.items():
+        lines.append(f"{word} = ({_ctype(a)} * {a.layout.span})()  # {shown(a)}")
+        if not a.written:
+            lines.append(f"{word}[:] = [i % {period(a)} for i in range({a.layout.span})]")
+    pointers = (
+        f"byref({word}, {a.before} * sizeof({_ctype(a)}))" if a.before else word for word, a in arrays.items()
     )
+    given = ", ".join(["instance", *pointers, *(f"c_int64({s.most})" for s in call.sizes)])
+    lines += [
+        f"status = library.{name}_make(byref(instance), {path})",
+        f"status = status or library.{name}_run({given})",
+        f"print(library.{name}_error_text(status).decode())",
+        f"library.{name}_free(instance)",
+    ]
+    for word, a in arrays.items():
+        if a.written:
+            lines.append(f'if not status: print("sum of {a.word} %.9g" % sum({word}))')
+    return "\n".join([*lines, "raise SystemExit(status)"]) + "\n"
 
 
 def _given(call: ExportedCall) -> Sequence[str]:
     arrays = (f"{a.word} + {a.before}" if a.before else a.word for a in call.arguments)
     return [*arrays, *(str(s.most) for s in call.sizes)]
-
-
-def _of_python(a: ExportedArgument) -> str:
-    return f"byref({a.word}, {a.before} * sizeof({_ctype(a)}))" if a.before else a.word
 
 
 def _ctype(a: ExportedArgument) -> str:

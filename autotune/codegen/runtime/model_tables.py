@@ -174,7 +174,7 @@ def _tables(m: NativeModel, name: str, functions: str) -> str:
         "TILES_REQUEST": amx.REQUEST,
         "TILES_STATE": amx.TILE_DATA,
         "INSTANCE": f"{name}_instance",
-        "FUNCTION(x)": f"{functions}##x",
+        "FUNCTION(at_rest)": f"{functions}##at_rest",
         "PACKS": len(m.packs),
         "BLOCK_BYTES": m.block_bytes,
         "PACK_SCRATCH": m.pack_scratch,

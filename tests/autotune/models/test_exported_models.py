@@ -216,13 +216,9 @@ def test_random_models_are_the_same_in_c(seed, tmp_path) -> None:
 
 def test_dtypes_scalars_and_odd_names(tmp_path) -> None:
     names = {
-        "int": "int32",
-        "INPUTS": "float64",
-        "instance": "uint8",
-        "a b": "float16",
-        "i": "bool",
-        "é": "int64",
-    }
+        "int": "int32", "INPUTS": "float64", "instance": "uint8", "a b": "float16", "i": "bool", "é": "int64",
+        "lambda": "int8", "argv": "float32", "x": "uint16",
+    }  # fmt: skip
     b = cases.Builder()
     ins = [b.input(f"x{k}", *((3, 5) if k else ()), dtype=dtype) for k, dtype in enumerate(names.values())]
     model = model_of(b.graph(*(cases.stage(x.shape, lambda *i, x=x: x[i]) for x in ins)), "int")
@@ -235,6 +231,7 @@ def test_dtypes_scalars_and_odd_names(tmp_path) -> None:
     given = [np.asarray(rng.integers(0, 2, t.shape)).astype(t.dtype) for t in net.inputs]
     agree(net, library, instance, given)
     program(tmp_path, "kernel_int")
+    subprocess.run([sys.executable, "-I", "kernel_int_example.py"], cwd=tmp_path, check=True)
 
 
 def program(folder: Path, name: str, *more: str) -> str:
@@ -622,3 +619,21 @@ def test_sanitizers_find_nothing(graph, tmp_path, monkeypatch) -> None:
     net = states.untuned(model_of(made))
     net.export(tmp_path, weights="beside")
     assert program(tmp_path, "net", *checks).startswith("done\n")
+
+
+@pytest.mark.slow
+def test_a_language_model_makes_tokens_in_c(tmp_path) -> None:
+    """Of four bits, with a cache whose valid rows alone are read."""
+    needs.imported("gguf")
+    import gguf_models as files
+
+    small = replace(files.LLAMA, layers=1, hidden=32, feed_forward=32, heads=2, kv_heads=1, vocabulary=24)
+    path = files.write(tmp_path / "x.gguf", small)
+    net = states.untuned(at.import_gguf(path, context=16, rows=4))
+    library = ExportedLibrary(net.export(tmp_path, "x"))
+    tokens, at_row, instance = np.array([5, 17, 3, 20, 11, 8, 1]), 0, library.make()
+    for n in (4, 1, 1, 1):
+        agree(net, library, instance, [tokens[at_row : at_row + n], np.array(at_row)], n)
+        at_row += n
+    status = library.run(instance, [tokens[:4], np.array(13)], [np.zeros(24, np.float32)], 4)
+    assert status == library.code("NO_ROWS")
