@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import platform
-import shutil
 import subprocess
 import sys
 import zlib
@@ -20,12 +18,12 @@ import graph_cases as cases
 import needs
 import numpy as np
 import pytest
-import qemu
 import state_models as states
 from children import python_path
 from default_kernels import default_kernels
 from exported import ExportedLibrary, each
-from model_cases import islanded, layers, model_of, packing_kernel
+from exported_cases import agree, program, states_of
+from model_cases import islanded, layers, model_of
 from open_graphs import MODELS, inputs_at, size
 from random_models import call_inputs, random_model
 from test_module_states import beginning
@@ -33,7 +31,7 @@ from test_open_models import module_of
 from test_own_programs import keeping
 
 import autotune as at
-from autotune.backends import parse, runnable
+from autotune.backends import parse
 from autotune.backends.building import shared_library
 from autotune.codegen.simt import cxx
 from autotune.errors import ArgumentError, CompileError, ModelError
@@ -42,8 +40,6 @@ from autotune.models.fallback import run_island
 from autotune.models.module import Module
 from autotune.models.preparation import prepared
 from autotune.models.program import Program
-from autotune.run import export_codes
-from autotune.run.kernels import default_kernel
 
 if cxx.command() is None:
     needs.missing("c++")
@@ -52,12 +48,6 @@ te = at.te
 
 
 SMALL = layers(2)[0]
-
-
-def agree(net: Module, library: ExportedLibrary, instance: Any, given: Any, *sizes: int) -> None:
-    expected = each(net(*given))
-    for a, b in zip(library.call(instance, given, expected, *sizes), expected, strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.fast("inside")
@@ -90,17 +80,6 @@ def test_open_sizes_are_told_behind_the_arrays(name, tmp_path) -> None:
     for told in (*model.sizes, model.sizes[0]):
         agree(net, library, instance, inputs_at(graph, {"n": told}), told)
     library.free(instance)
-
-
-def states_of(library: ExportedLibrary, instance: Any) -> dict[str, Any]:
-    """The states of an instance, in its memory."""
-    library.function("state").restype = ctypes.c_void_p
-    found = {}
-    for i, s in enumerate(library.contract["states"]):
-        raw = (ctypes.c_char * s["bytes"]).from_address(library.function("state")(instance, i))
-        found[s["name"]] = np.frombuffer(raw, s["dtype"]).reshape(s["shape"])
-    assert library.function("state")(instance, len(found)) is None
-    return found
 
 
 @pytest.mark.fast("counter", "twice", "average", "decayed")
@@ -187,6 +166,29 @@ def test_sizes_run_programs_of_their_own(name, tmp_path) -> None:
 
 
 @pytest.mark.usefixtures("plain")
+def test_the_program_of_the_most_sizes_is_taken(tmp_path) -> None:
+    """Each has other weights, which no module has, so that results tell which ran."""
+    b = cases.Builder()
+    x = b.input("x", size(1, 4, "b"), size(1, 9), 4)
+    graph = b.graph(cases.relu(cases.dense(b, x, 8, "fc")))
+    net = compiled(model_of(graph).with_own_sizes(n=2).with_own_sizes(n=2, b=3))
+    own = []
+    for k, p in enumerate(net._own, 2):
+        others = {n: p.program.weight(n) * k for n in p.program.outline.constants}
+        own.append(replace(p, program=p.program.with_weights(others)))
+    told = Module(net.program, net.target, "net", net.tuned_s, None, None, own)
+    library = ExportedLibrary(told.export(tmp_path))
+    instance = library.make()
+    results = set()
+    for batch, n in ((1, 2), (3, 2), (3, 3), (4, 9)):
+        sizes = {"n": n, "b": batch}
+        given = inputs_at(graph, sizes)
+        agree(told, library, instance, given, *(sizes[s["name"]] for s in library.contract["sizes"]))
+        results.add(np.array_equal(told(*given), net(*given)))
+    assert results == {True, False}
+
+
+@pytest.mark.usefixtures("plain")
 def test_own_sizes_and_all_sizes_share_states(tmp_path) -> None:
     graph = keeping(size(1, 5))
     net = compiled(model_of(graph).with_own_sizes(n=1))
@@ -232,14 +234,6 @@ def test_dtypes_scalars_and_odd_names(tmp_path) -> None:
     agree(net, library, instance, given)
     program(tmp_path, "kernel_int")
     subprocess.run([sys.executable, "-I", "kernel_int_example.py"], cwd=tmp_path, check=True)
-
-
-def program(folder: Path, name: str, *more: str) -> str:
-    """What the exported example prints. It is compiled without a warning."""
-    strict = ["-std=c99", "-Wall", "-Wextra", "-Werror", *more]
-    command = [*COMPILER, *strict, f"{name}_example.c", f"./{name}.so", "-Wl,-rpath,.", "-o", "program"]
-    subprocess.run(command, cwd=folder, check=True)
-    return subprocess.run(["./program"], cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
 @pytest.mark.parametrize("weights", ["inside", "beside"])
@@ -334,8 +328,7 @@ def test_every_status_has_a_text(tmp_path) -> None:
         assert not hasattr(library.library, hidden)
 
 
-def calls_from_threads(folder: Path, threads: int, calls: int) -> None:
-    graph = SMALL
+def calls_from_threads(graph: Any, folder: Path, threads: int, calls: int) -> None:
     net = states.untuned(model_of(graph))
     library = ExportedLibrary(net.export(folder, weights="beside"))
     given = [cases.inputs_of(graph, seed) for seed in range(threads)]
@@ -356,12 +349,12 @@ def calls_from_threads(folder: Path, threads: int, calls: int) -> None:
 
 
 def test_threads_call_instances_of_their_own(tmp_path) -> None:
-    calls_from_threads(tmp_path, 3, 50)
+    calls_from_threads(SMALL, tmp_path, 3, 50)
 
 
 @pytest.mark.soak
 def test_eight_threads_call_a_thousand_times(tmp_path) -> None:
-    calls_from_threads(tmp_path, 8, 1000)
+    calls_from_threads(cases.residual_net(), tmp_path, 8, 1000)
 
 
 AFTER_A_FORK = """
@@ -474,151 +467,6 @@ def test_a_missing_compiler_is_explained_and_leaves_old_files(tmp_path, monkeypa
     with pytest.raises(CompileError, match="needs a linker.*install gcc, or pip install .*emulator"):
         net.export(tmp_path, weights="beside")
     assert {p: p.stat().st_mtime_ns for p in tmp_path.iterdir()} == before
-
-
-# -- packed weights, several processors ----------------------------------------------------------------
-
-
-def packing(count: int = 3) -> Module:
-    """Products whose weights the kernels read packed."""
-    graph, _ = layers(count, m=8, n=48)
-    ready = prepared(model_of(graph))
-    ol, target = ready.outline(lambda w: None), parse("cpu", 1)
-    kernels = [packing_kernel(w, target) for w in ol.tasks]
-    program = Program.of(ol, kernels, ready.graph.values.__getitem__, run_island)
-    return Module(program, target, "net", [None] * len(kernels), None, None)
-
-
-def test_packed_weights_are_stored_packed(tmp_path) -> None:
-    net = packing()
-    library = ExportedLibrary(net.export(tmp_path, weights="beside"))
-    held = {id(a): a for a in net.program.weights.values()}.values()
-    assert library.contract["weights"]["bytes"] == sum(-(-a.nbytes // 64) * 64 for a in held)
-    for seed in range(3):
-        x = np.random.default_rng(seed).integers(-2, 3, (8, 48)).astype("float32")
-        agree(net, library, library.make(), [x])
-
-
-@pytest.fixture
-def unpicked(monkeypatch) -> None:
-    """Plain loops in the place of first picks for other processors."""
-
-    def plain_loops(kernel: Any, name: str, goal: Any, where: str) -> Any:
-        return export_codes._code(kernel, name, goal, at.Trace(), "default")
-
-    monkeypatch.setattr(export_codes, "_first_pick", plain_loops)
-
-
-@pytest.mark.usefixtures("unpicked")
-@pytest.mark.fast("beside")
-@pytest.mark.parametrize("weights", ["inside", "beside"])
-def test_one_object_has_code_for_several_processors(weights, tmp_path) -> None:
-    net = packing()
-    with pytest.warns(UserWarning, match=r"1 of 1 tasks: the log has no schedule of .* for x86-64-v2"):
-        files = net.export(tmp_path, weights=weights, targets=["x86-64-v2", "cpu"])
-    library = ExportedLibrary(files)
-    chosen = library.function("target")
-    chosen.restype = ctypes.c_char_p
-    assert library.contract["order"] == ["cpu", "x86-64-v2"] and chosen() == b"cpu"
-    froms = [[k["schedule_from"] for k in t["kernels"]] for t in library.contract["targets"]]
-    assert froms == [["default"], ["kernel"]]
-    x = np.random.default_rng(0).integers(-2, 3, (8, 48)).astype("float32")
-    one, other = library.make(), library.make()
-    agree(net, library, one, [x])
-    library.free(one)
-    agree(net, library, other, [x + 1])
-    library.free(other)
-    assert program(tmp_path, "net").startswith("done\n")
-
-
-@pytest.mark.usefixtures("unpicked")
-@pytest.mark.filterwarnings("ignore:.*the log has no schedule:UserWarning")
-def test_sets_of_code_have_states_and_sizes(tmp_path) -> None:
-    graph = keeping(size(1, 5))
-    net = states.untuned(model_of(graph))
-    library = ExportedLibrary(net.export(tmp_path, targets=["x86-64-v2"]))
-    instance = library.make()
-    for n, row in ((1, 0), (3, 1), (5, 4)):
-        x = np.random.default_rng(n).integers(0, 3, (n, 4)).astype("float32")
-        agree(net, library, instance, [x, np.array([row])], n)
-    for s, a in states_of(library, instance).items():
-        np.testing.assert_array_equal(a, net.state[s])
-
-
-@pytest.mark.usefixtures("unpicked")
-@pytest.mark.filterwarnings("ignore:.*the log has no schedule:UserWarning")
-def test_a_processor_that_runs_none_of_the_code_is_refused(tmp_path) -> None:
-    net = states.untuned(model_of(states.counter()))
-    library = ExportedLibrary(net.export(tmp_path, targets=["sapphirerapids"]))
-    chosen = library.function("target")
-    chosen.restype = ctypes.c_char_p
-    if chosen() is not None:
-        pytest.skip("this processor runs the code of sapphirerapids")
-    made = ctypes.c_void_p()
-    assert library.function("make")(ctypes.byref(made), None) == library.code("NO_CODE")
-    assert made.value is None
-    library.free(made)
-    assert library.function("reset")(made) == library.code("NO_CODE")
-
-
-RUNS = {"Haswell": True, "Nehalem": True, "core2duo": False}
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("unpicked")
-@pytest.mark.filterwarnings("ignore:.*the log has no schedule:UserWarning")
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the code is for x86-64")
-def test_processors_take_their_set_of_code_or_are_refused(tmp_path) -> None:
-    if qemu.X86 is None:
-        needs.missing("qemu")
-    net = packing()
-    net.export(tmp_path, targets=["x86-64-v2", "x86-64-v3"])
-    here = program(tmp_path, "net")
-    for cpu, runs in RUNS.items():
-        command = [str(qemu.X86), "-cpu", cpu, "./program"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stdout) == ((0, here) if runs else (1, "")), cpu
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("weights", ["inside", "beside"])
-def test_valgrind_finds_nothing(weights, tmp_path) -> None:
-    """It knows no AVX-512, so that the code is for x86-64-v3."""
-    valgrind = shutil.which("valgrind")
-    if valgrind is None:
-        needs.missing("valgrind")
-    target = parse("x86-64-v3", 1)
-    if not runnable(target):
-        pytest.skip("this processor runs no code for x86-64-v3")
-    ready = prepared(model_of(MODELS["columns"].graph()))
-    ol = ready.outline(lambda w: None)
-    kernels = [default_kernel(w, target) for w in ol.tasks]
-    net = Module(
-        Program.of(ol, kernels, ready.graph.values.__getitem__, run_island),
-        target,
-        "net",
-        [None] * len(kernels),
-    )
-    net.export(tmp_path, weights=weights)
-    program(tmp_path, "net", "-g")
-    command = [valgrind, "-q", "--error-exitcode=9", "--leak-check=full", "./program"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and done.stdout.startswith("done\n"), done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("graph", ["counter", "columns"])
-def test_sanitizers_find_nothing(graph, tmp_path, monkeypatch) -> None:
-    """In what runs the model, which is C, while the example calls it."""
-    checks = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
-    compiler = cxx.command(("gcc", "clang"), "none")
-    if compiler is None or compiler[0].endswith("ziglang"):
-        needs.missing("gcc")
-    monkeypatch.setattr(shared_library, "linker", lambda *_: (*compiler, *checks))
-    made = states.counter() if graph == "counter" else MODELS[graph].graph()
-    net = states.untuned(model_of(made))
-    net.export(tmp_path, weights="beside")
-    assert program(tmp_path, "net", *checks).startswith("done\n")
 
 
 @pytest.mark.slow
