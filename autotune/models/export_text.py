@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.codegen.runtime.by_cpu import Entry
+from autotune.codegen.runtime.by_cpu import SharedEntry
 from autotune.codegen.runtime.entry import layout_of
 from autotune.codegen.runtime.model_tables import enumerated
 from autotune.models.outline import Outline
@@ -80,15 +80,18 @@ def wrapper(name: str, call: ExportedCall) -> str:
     )
 
 
-def entries(name: str, call: ExportedCall) -> list[Entry]:
+def entries(name: str, call: ExportedCall) -> list[SharedEntry]:
     """Functions that each of several sets of code has."""
     takes = ("ptr",) * (1 + len(call.arguments)) + ("i64",) * len(call.sizes)
     found = [
-        Entry(f"{name}_make", ("ptr", "ptr")),
-        Entry(f"{name}_run", takes),
-        Entry(f"{name}_free", ("ptr",), "void", ""),
+        SharedEntry(f"{name}_make", ("ptr", "ptr")),
+        SharedEntry(f"{name}_run", takes),
+        SharedEntry(f"{name}_free", ("ptr",), "void", ""),
     ]
-    states = [Entry(f"{name}_reset", ("ptr",)), Entry(f"{name}_state", ("ptr", "i32"), "ptr", "null")]
+    states = [
+        SharedEntry(f"{name}_reset", ("ptr",)),
+        SharedEntry(f"{name}_state", ("ptr", "i32"), "ptr", "null"),
+    ]
     return [*found, *states] if call.keeps else found
 
 

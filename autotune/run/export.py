@@ -94,18 +94,28 @@ def export(
             f"the schedule of this kernel of {kernel.workload.op} is not known, so it cannot be compiled for "
             "export: load it by autotune.load"
         )
-    found, packed = [], {i: kernel.parameters[0][i] for i in kernel.packed}
-    codes = [CodeOf(trace, confined(kernel.target))]
+    found: list[ChosenCode] = []
+    codes, functions = [CodeOf(trace, confined(kernel.target))], _functions(kernel, name)
     if targets is not None:
         found = chosen_codes(kernel, targets, database(db))
         codes, packed = codes_of(kernel, found)
-    functions = _functions(kernel, packed, name)
+        functions = _functions(kernel, name, packed)
     soname, chosen = f"{name}.so", f"{name}_target" if found else ""
     symbols = {f.of: f.name for f in functions}
     library = backends.of(kernel.target).shared_library(kernel.workload.dag, codes, symbols, soname, chosen)
-    folder = Path(directory)
     contract = _contract(kernel, name, functions, found)
-    files = Exported(*(folder / x for x in (soname, f"{name}.h", f"{name}.json", f"{name}_example.c")))
+    return _written(Path(directory), name, library, functions, contract)
+
+
+def _written(
+    folder: Path,
+    name: str,
+    library: bytes,
+    functions: Sequence[ExportedFunction],
+    contract: Mapping[str, Any],
+) -> Exported:
+    ends = (".so", ".h", ".json", "_example.c")
+    files = Exported(*(folder / f"{name}{x}" for x in ends))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_file(files.library, library)
@@ -132,9 +142,13 @@ def file_name(what: str, name: str | None) -> str:
     return name
 
 
-def _functions(kernel: Kernel, packed: Mapping[int, Buffer], name: str) -> list[ExportedFunction]:
-    """The kernel's function, then those that pack weights."""
+def _functions(
+    kernel: Kernel, name: str, packed: Mapping[int, Buffer] | None = None
+) -> list[ExportedFunction]:
+    """The kernel's function, then those that pack weights. ``packed``: these, by the number of the input;
+    None: as the kernel reads them."""
     ins, outs = kernel.parameters
+    packed = {i: ins[i] for i in kernel.packed} if packed is None else packed
     ins = tuple(packed.get(i, b) for i, b in enumerate(ins))
     opened = kernel.workload.dag.open
     told = opened.sizes if opened is not None else ()
@@ -161,7 +175,7 @@ def _argument(b: Buffer, word: str, written: bool) -> ExportedArgument:
 
 
 def _contract(
-    kernel: Kernel, name: str, functions: list[ExportedFunction], found: Sequence[ChosenCode]
+    kernel: Kernel, name: str, functions: list[ExportedFunction], found: Sequence[ChosenCode] = ()
 ) -> dict[str, Any]:
     target = baseline([c.target for c in found]) if found else confined(kernel.target)
     record = kernel.record

@@ -3,6 +3,7 @@ log, or a first pick."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -48,7 +49,7 @@ def chosen_codes(kernel: Kernel, wanted: Sequence[str | Target], where: str) -> 
     schedule."""
     threads = kernel.target.threads
     goals = [backends.parse(x, threads) for x in wanted]
-    names = [x if isinstance(x, str) else g.arch for x, g in zip(wanted, goals, strict=True)]
+    names = [_name(x, g) for x, g in zip(wanted, goals, strict=True)]
     one_family(goals)
     double = next((n for i, n in enumerate(names) if n in names[:i]), None)
     if double is not None:
@@ -64,6 +65,12 @@ def chosen_codes(kernel: Kernel, wanted: Sequence[str | Target], where: str) -> 
             + "; tune on such processors and merge the logs, or leave these targets out"
         )
     return found
+
+
+def _name(given: str | Target, goal: Target) -> str:
+    """A target as it was named, or by its processor where that was a file or is none of C's comments."""
+    word = given if isinstance(given, str) and not given.endswith(".json") else goal.arch
+    return re.sub(r"[^\w.+-]", "_", word, flags=re.ASCII)
 
 
 def codes_of(kernel: Kernel, found: Sequence[ChosenCode]) -> tuple[list[CodeOf], dict[int, Buffer]]:
@@ -137,7 +144,5 @@ def _code(
     target = askable(target)
     _, packing = programs(kernel.workload.dag, trace, target)
     names = [t.name for t in kernel.workload.dag.inputs]
-    packed = {
-        i: replace(arguments(f.params, f.joined)[-1].buffer, name=names[i]) for i, f in packing.items()
-    }
+    packed = {i: replace(arguments(f.params, f.joined)[-1].buffer, name=names[i]) for i, f in packing.items()}
     return ChosenCode(name, target, trace, chosen_by, packed, time_s, record_id)

@@ -81,6 +81,7 @@ def schedule_by_hand() -> at.Kernel:
 
 
 def other_programs(kernel: at.Kernel, folder: Path) -> Any:
+    at.export(kernel, folder, "several", targets=["cpu", "x86-64-v3"], db=folder / "tuning.db")
     files = at.export(kernel, folder, "doubled")
     assert_type(files, at.Exported)
     assert_type(files.library, Path)

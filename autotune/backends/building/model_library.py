@@ -10,7 +10,7 @@ from pathlib import Path
 from autotune.backends.building.from_trace import module_of, programs
 from autotune.backends.building.shared_library import DEFINED, link, shared_parts
 from autotune.codegen.llvm.compile import compile_module
-from autotune.codegen.runtime.by_cpu import Entry, by_cpu
+from autotune.codegen.runtime.by_cpu import SharedEntry, by_cpu
 from schedules.ir import LoweredFunc
 from schedules.model import Target, Trace
 from schedules.te.compute_dag import ComputeDAG
@@ -65,7 +65,7 @@ class ModelParts:
     sources: Sequence[str]
     symbols: Sequence[str]
     weights: Path | None = None
-    entries: Sequence[Entry] = ()
+    entries: Sequence[SharedEntry] = ()
     targets: Sequence[Target] = ()
     names: Sequence[str] = ()
     chosen: str = ""

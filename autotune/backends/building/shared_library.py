@@ -13,7 +13,7 @@ from types import MappingProxyType
 from autotune.backends.building.from_trace import module_of, programs
 from autotune.codegen.llvm.compile import TILES, compile_module, host_target
 from autotune.codegen.runtime import c_entry, support, threads
-from autotune.codegen.runtime.by_cpu import Entry, by_cpu, suffixed
+from autotune.codegen.runtime.by_cpu import SharedEntry, by_cpu, suffixed
 from autotune.codegen.simt import cxx
 from autotune.errors import CompileError
 from autotune.targets.askable import baseline
@@ -52,7 +52,7 @@ def shared_library(
     that input's, as `c_entry` defines them. ``codes``: one; or any number with ``chosen``, the name of the
     function that tells which of them this processor runs (`by_cpu`). Raises ScheduleError where a trace is
     not legal, ArgumentError for targets of several families, and CompileError, also without a linker."""
-    common, objects, entries = codes[0].target, [], dict[str, Entry]()
+    common, objects, entries = codes[0].target, [], dict[str, SharedEntry]()
     if chosen:
         common = baseline([c.target for c in codes])
     for i, code in enumerate(codes):
@@ -62,7 +62,7 @@ def shared_library(
         for part, func in parts.items():
             objects.append(compile_module(_text(func, code.target, named[part]), code.target))
             takes = ("ptr",) * (2 if part else len(arguments(func.params, func.joined)))
-            entries[functions[part]] = Entry(functions[part], takes + ("i64",) * len(func.sizes))
+            entries[functions[part]] = SharedEntry(functions[part], takes + ("i64",) * len(func.sizes))
         for part, nbytes in code.copied.items():
             objects.append(compile_module(c_entry.copying(named[part], nbytes), common))
     objects.append(compile_module(support.running(), common, optimize=False))
@@ -71,7 +71,7 @@ def shared_library(
         objects.append(compile_module(c_entry.tiles(), common, optimize=False))
     released = [f"{f}_release" for f in functions.values()]
     if chosen:
-        asked = [*entries.values(), *(Entry(f, (), "void", "") for f in released)]
+        asked = [*entries.values(), *(SharedEntry(f, (), "void", "") for f in released)]
         text = by_cpu(asked, [c.target for c in codes], [c.name for c in codes], chosen)
         objects.append(compile_module(text, common, optimize=False))
         return link(objects, [*functions.values(), *released, chosen], soname, common.triple)

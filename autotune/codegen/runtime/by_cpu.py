@@ -6,7 +6,7 @@ no lock is needed, and nothing is allocated. Later calls cost a load and a jump.
 
 A set is chosen that the processor and its system can run: of the most capable ones (`askable.Needs.group`)
 that of this processor's name, else that with the most extensions. Where none can be run, each function gives
-what its `Entry` says.
+what its `SharedEntry` says.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _XGETBV = 'asm sideeffect "xgetbv", "={ax},={dx},{cx},~{dirflag},~{fpsr},~{flags
 
 
 @dataclass(frozen=True)
-class Entry:
+class SharedEntry:
     """A function that each set of code has. ``takes``: LLVM's types of its arguments. ``gives``: of its
     result, which is ``refused`` where no set suits; ``void`` with ``refused=""`` for none."""
 
@@ -53,7 +53,9 @@ def suffixed(name: str, i: int) -> str:
     return f"of{i}_{name}"
 
 
-def by_cpu(entries: Sequence[Entry], targets: Sequence[Target], names: Sequence[str], chosen: str) -> str:
+def by_cpu(
+    entries: Sequence[SharedEntry], targets: Sequence[Target], names: Sequence[str], chosen: str
+) -> str:
     """IR text of a module that defines ``entries`` by the functions `suffixed`, and ``const char
     *chosen(void)``: the name of the set that this processor runs, null for none. ``targets``: of the sets, as
     `askable.askable` gives them. ``names``: what callers call them.

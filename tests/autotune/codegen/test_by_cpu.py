@@ -16,13 +16,17 @@ import qemu
 import autotune as at
 from autotune.codegen.llvm.compile import compile_module, host_target, link
 from autotune.codegen.runtime import by_cpu as code
-from autotune.codegen.runtime.by_cpu import NO_CODE, Entry, by_cpu, suffixed
+from autotune.codegen.runtime.by_cpu import NO_CODE, SharedEntry, by_cpu, suffixed
 from autotune.targets import features
 from autotune.targets.askable import ARM, MODELS, X86, askable, baseline, best_first
 from autotune.targets.names import from_name
 from schedules.model import Target
 
-ENTRIES = (Entry("f", ("i64",)), Entry("g", (), "ptr", "null"), Entry("h", ("ptr",), "void", ""))
+ENTRIES = (
+    SharedEntry("f", ("i64",)),
+    SharedEntry("g", (), "ptr", "null"),
+    SharedEntry("h", ("ptr",), "void", ""),
+)
 on_x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the code is for x86-64")
 
 
@@ -93,6 +97,17 @@ def test_wide_vectors_take_a_system_that_saves_them(monkeypatch) -> None:
     nothing = 'asm sideeffect "xorl %eax, %eax", "={ax},={dx},{cx},~{dirflag},~{fpsr},~{flags}"'
     monkeypatch.setattr(code, "_XGETBV", nothing)  # of a system that saves none
     assert choice(("least", x86("popcnt")), ("wide", x86("avx"))) == "least"
+
+
+@on_x86
+def test_what_stands_above_the_highest_leaf_tells_nothing(monkeypatch) -> None:
+    """There a processor may tell of another leaf. This one has leaf 1 alone, and says yes to all."""
+    ones = "movl $$-1, %ebx; movl %ebx, %ecx; movl %ebx, %edx; movl $$1, %eax"
+    marks = '"={ax},={bx},={cx},={dx},{ax},{cx},~{dirflag},~{fpsr},~{flags}"'
+    monkeypatch.setattr(code, "_CPUID", f'asm sideeffect "{ones}", {marks}')
+    assert choice(("first", x86("popcnt")), ("seventh", x86("adx"))) == "first"
+    assert choice(("first", x86("popcnt")), ("extended", x86("lzcnt", "sse3"))) == "first"
+    assert choice(("first", x86("popcnt")), ("more", x86("sse3", "aes"))) == "more"
 
 
 @on_x86

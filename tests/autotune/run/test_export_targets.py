@@ -22,11 +22,13 @@ import autotune as at
 from autotune import te
 from autotune.backends import parse
 from autotune.backends.building import shared_library
+from autotune.backends.building.from_trace import check_legal
 from autotune.codegen.runtime.by_cpu import NO_CODE
 from autotune.codegen.simt import cxx
 from autotune.run import export_codes, loading
-from autotune.run.kernels import kernel_of
+from autotune.run.kernels import default_kernel, kernel_of
 from autotune.run.workloads import as_workload
+from autotune.targets.askable import askable
 from autotune.targets.names import TargetError
 from kernels_db import Log, NewRecord
 from schedules.model import Target, Trace
@@ -223,20 +225,29 @@ def test_where_the_log_has_none_a_first_pick_is_exported_and_told(tmp_path: Path
         "those for never could not be timed here; tune on such processors and merge the logs, or leave .*",
         text,
     )
-    assert named(files)[2] == "kernel" and named(files)[0] in ("model", "default")
+    assert named(files)[1:] == ["model", "kernel"] and named(files)[0] in ("model", "default")
+    schedule = json.loads(files.contract.read_text())["targets"][1]["schedule"]
+    check_legal(kernel.workload.dag, Trace.from_json(json.dumps(schedule)), askable(never))
     status, chosen, total = ran(compiled(tmp_path))
     assert (status, chosen, float(total)) == ("0", "cpu", right())
 
 
+def padded(kernel: at.Kernel) -> int:
+    """Bytes of its weights."""
+    return 4 * int(np.prod([e.value for e in kernel.parameters[0][1].shape]))
+
+
 def packing(kernel_of_target: Target, packs: bool):
     """A trace that packs its weights ahead, or does not."""
-    workload = as_workload("matmul", {"m": 5, "n": 40, "k": 7}, constant_weights=True)
+    workload = as_workload("matmul", {"m": 5, "n": 37, "k": 7}, constant_weights=True)
     space = derive(workload.dag, kernel_of_target)
     for sketch in range(len(space.sketches)):
         rows = space.sample(sketch, 8, np.random.default_rng(0))
         for row in rows[space.valid(sketch, rows)]:
             kernel = kernel_of(workload, kernel_of_target, space.trace(sketch, row))
-            if kernel.packed == ({1} if packs else frozenset()):
+            if kernel.packed == ({1} if packs else frozenset()) and (
+                not packs or padded(kernel) > 4 * 37 * 7
+            ):
                 return kernel
     raise AssertionError("no such sketch")
 
@@ -246,7 +257,7 @@ def test_codes_that_pack_differently_are_given_what_each_packs(here: bool, tmp_p
     """The same call is right with whichever code runs: weights are packed, or copied, by the chosen one."""
     mine, other = packing(parse("cpu", 1), here), packing(parse("x86-64-v2", 1), not here)
     logged(mine, tmp_path / "t.db", ("x86-64-v2", other.trace))
-    a, b = (np.arange(x * y, dtype=np.float32).reshape(x, y) % 7 for x, y in ((5, 7), (7, 40)))
+    a, b = (np.arange(x * y, dtype=np.float32).reshape(x, y) % 7 for x, y in ((5, 7), (7, 37)))
     for k, names in enumerate((["cpu", "x86-64-v2"], ["x86-64-v2"])):
         files = at.export(mine, tmp_path, f"p{k}", targets=names, db=tmp_path / "t.db")
         contract = json.loads(files.contract.read_text())
@@ -254,16 +265,41 @@ def test_codes_that_pack_differently_are_given_what_each_packs(here: bool, tmp_p
             assert k == 1 and here
             continue
         (row,) = contract["packing"]
+        codes = [mine, other][k:]
+        assert row["arguments"][1]["bytes"] == max(map(padded, codes))
         library = ctypes.CDLL(files.library)
         packed = np.full(row["arguments"][1]["bytes"], 255, np.uint8)
         assert library[row["function"]](*pointers(b, packed)) == 0
-        out = np.full((5, 40), 99, np.float32)
+        out = np.full((5, 37), 99, np.float32)
         assert library[contract["function"]](*pointers(a, packed, out)) == 0
         np.testing.assert_array_equal(out, a @ b)
 
 
 def pointers(*arrays: np.ndarray) -> list[ctypes.c_void_p]:
     return [ctypes.c_void_p(x.ctypes.data) for x in arrays]
+
+
+def test_sizes_that_calls_tell_reach_the_chosen_code(tmp_path: Path) -> None:
+    workload = as_workload("matmul", {"m": at.dim(1, 24, open=True), "n": N, "k": K})
+    kernel = default_kernel(workload, parse("cpu", 1))
+    logged(kernel, tmp_path / "t.db", ("x86-64-v2", Trace()))
+    files = at.export(kernel, tmp_path, "m", targets=["x86-64-v2"], db=tmp_path / "t.db")
+    run_it = ctypes.CDLL(files.library).m_run
+    a, b = (np.arange(x * y, dtype=np.float32).reshape(x, y) % 7 for x, y in ((M, K), (K, N)))
+    for m in (1, 5, 24):
+        c = np.full((M, N), 99, np.float32)
+        assert run_it(*pointers(a, b, c), ctypes.c_int64(m)) == 0
+        assert np.array_equal(c[:m], a[:m] @ b) and (c[m:] == 99).all()
+    assert run_it(*pointers(a, b, c), ctypes.c_int64(25)) == 1
+
+
+def test_targets_are_named_after_processors_where_they_are_files(tmp_path: Path) -> None:
+    path = tmp_path / "a * b.json"
+    path.write_text(replace(parse("x86-64-v2"), arch="any*/one").json)
+    kernel = plain(tmp_path / "t.db", str(path))
+    files = at.export(kernel, tmp_path, "m", targets=[str(path)], db=tmp_path / "t.db")
+    assert json.loads(files.contract.read_text())["targets"][0]["name"] == "any__one"
+    assert compiled(tmp_path)
 
 
 @pytest.mark.usefixtures("two_cpus")
