@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from autotune.errors import ReportError as ReportError
     from autotune.fleet.errors import FleetError as FleetError
     from autotune.models.compiling import compile_model as compile_model
+    from autotune.models.export import ExportedModel as ExportedModel
     from autotune.models.generation import generate as generate
     from autotune.models.generation import stream_tokens as stream_tokens
     from autotune.models.gguf_import import import_gguf as import_gguf
@@ -92,6 +93,7 @@ _EXPORTS = {
     "Repeated": ("autotune.run.repeat", "Repeated"),
     "export": ("autotune.run.export", "export"),
     "Exported": ("autotune.run.export", "Exported"),
+    "ExportedModel": ("autotune.models.export", "ExportedModel"),
     "compile_for": ("autotune.backends.building.cross_compile", "compile_for"),
     "Compiled": ("autotune.backends.building.cross_compile", "Compiled"),
     "tune_model": ("autotune.models.tuning", "tune_model"),

@@ -15,6 +15,7 @@ from schedules.te.compute_dag import ComputeDAG
 
 if TYPE_CHECKING:
     from autotune.backends.building.cross_compile import Compiled
+    from autotune.backends.building.model_library import KernelCode
     from autotune.backends.building.shared_library import CodeOf
     from autotune.backends.drivers.protocol import Device
 
@@ -115,6 +116,13 @@ class Backend(ABC):
             f"a kernel for {self.name} is no function of C, so it cannot be exported; autotune.compile_for "
             "gives the machine code of a schedule for a described GPU"
         )
+
+    def kernel_code(
+        self, dag: ComputeDAG, trace: Trace, target: Target, symbol: str, packing: bool = False
+    ) -> KernelCode:
+        """A kernel as a function of a whole model (`autotune.backends.building.model_library`). Raises
+        ScheduleError, and CompileError where there is none for this kind."""
+        raise CompileError(f"a kernel for {self.name} is no function of C, so its model cannot be exported")
 
     def versions(self, target: Target) -> list[str]:
         """What makes the code: the words that a cache knows it by, the most exact first."""

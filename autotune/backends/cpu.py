@@ -15,6 +15,7 @@ from schedules.model import Target, Trace, Workload
 from schedules.te.compute_dag import ComputeDAG
 
 if TYPE_CHECKING:
+    from autotune.backends.building.model_library import KernelCode
     from autotune.backends.building.shared_library import CodeOf
 
 
@@ -86,6 +87,13 @@ class Cpu(Backend):
         from autotune.backends.building.shared_library import shared_library
 
         return shared_library(dag, codes, functions, soname, chosen)
+
+    def kernel_code(
+        self, dag: ComputeDAG, trace: Trace, target: Target, symbol: str, packing: bool = False
+    ) -> KernelCode:
+        from autotune.backends.building.model_library import kernel_code
+
+        return kernel_code(dag, trace, target, symbol, packing)
 
     def source(self, dag: ComputeDAG, trace: Trace, target: Target) -> str:
         from autotune.backends.building.from_trace import emit_module

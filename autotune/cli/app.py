@@ -176,7 +176,7 @@ app.command("generate", no_args_is_help=True, short_help="Make tokens with a lan
     generate.generate
 )
 app.command("report", short_help="Write a page of HTML about the log.")(report.report)
-app.command("export", no_args_is_help=True, short_help="Write a kernel for C programs.")(export.export)
+app.command("export", no_args_is_help=True, short_help="Write a kernel or model for C.")(export.export)
 app.command("replay", no_args_is_help=True, short_help="Search a recorded table.")(replay.replay)
 app.command("worker", no_args_is_help=True, short_help="Offer this machine to a fleet.")(worker.worker)
 app.command("fleet", no_args_is_help=True, short_help="Show the machines of a fleet.")(fleet.fleet)

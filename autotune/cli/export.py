@@ -1,16 +1,28 @@
-"""``autotune export``: a tuned kernel for programs without Python."""
+"""``autotune export``: a tuned kernel, or a whole model, for programs without Python."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from autotune.cli import options as opt
 from autotune.cli.given import Given, takes
 from autotune.cli.output import console, print_json
 
+if TYPE_CHECKING:
+    from autotune.models.export import ExportedModel
+    from autotune.run.export import Exported
 
-@takes(opt.OP, opt.DIRECTORY, *opt.WHAT, *opt.TUNED, opt.FALLBACK, opt.FILES_NAME, opt.TARGETS, opt.JSON)
+PARTS = ("library", "header", "contract", "example", "python_example", "weights")
+
+
+@takes(
+    opt.OP_OR_MODEL, opt.DIRECTORY, *opt.WHAT, *opt.OF_GGUF, *opt.TUNED, opt.FALLBACK, opt.FILES_NAME,
+    opt.TARGETS, opt.WEIGHTS, opt.JSON,
+)  # fmt: skip
 def export(o: Given) -> None:
-    """Write a kernel as a shared object, with a C header, a contract in JSON and an example in C.
+    """Write a kernel or a model as a shared object, with a C header, a contract in JSON and an example in C.
 
+    A model has its weights in the object, or in a file beside it, and an example in Python too.
     With --targets it has code for several processors, and takes that for the one it runs on.
     It needs a linker: gcc, or the extra emulator. Exit status 1: the log has no such kernel.
 
@@ -19,7 +31,32 @@ def export(o: Given) -> None:
       autotune export matmul --shape m=512,n=512,k=512 build
       autotune export softmax --shape m=64,n=1000 --threads 1 --name softmax_64 build
       autotune export matmul --shape m=512,n=512,k=512 --targets x86-64-v3,x86-64-v4,znver5 build
+      autotune export net.onnx --threads 1 build
     """
+    if o.on_model:
+        files: object = _model(o)
+    else:
+        files = _kernel(o)
+    written = {part: str(path) for part in PARTS if (path := getattr(files, part, None)) is not None}
+    if o.json:
+        print_json(written)
+        return
+    out = console()
+    for path in written.values():
+        out.print(path, highlight=False, soft_wrap=True)
+
+
+def _model(o: Given) -> ExportedModel:
+    from autotune.cli.models import compiled, model_of
+
+    o.check_model()
+    net = compiled(o, model_of(o), "\nor take schedules that are not tuned: --fallback", fallback=o.fallback)
+    targets = o.targets and o.targets.split(",")
+    return net.export(o.directory, o.name, weights=o.weights, targets=targets, db=o.where)
+
+
+def _kernel(o: Given) -> Exported:
+    o.refuse(["weights"], "goes with a model alone")
     from autotune.errors import KernelNotFound
     from autotune.run.asked import Asked
     from autotune.run.export import export as write
@@ -29,11 +66,4 @@ def export(o: Given) -> None:
         kernel = load_workload(o.workload(), Asked.of(o.target, o.threads, o.where, o.fallback))
     except KernelNotFound as err:
         raise KernelNotFound(f"{err.message}\nor take a schedule that is not tuned: --fallback") from None
-    files = write(kernel, o.directory, o.name, targets=o.targets and o.targets.split(","), db=o.where)
-    written = {part: str(getattr(files, part)) for part in ("library", "header", "contract", "example")}
-    if o.json:
-        print_json(written)
-        return
-    out = console()
-    for path in written.values():
-        out.print(path, highlight=False, soft_wrap=True)
+    return write(kernel, o.directory, o.name, targets=o.targets and o.targets.split(","), db=o.where)

@@ -205,8 +205,9 @@ def _check_operator(op: str, db: str) -> None:
 
     if is_model(op):
         raise typer.BadParameter(
-            f"{op} is a model's file, and this command takes one operator; ops, tune, bench, explain and "
-            "report take models, and in Python autotune.compile_model makes one callable, which it can save"
+            f"{op} is a model's file, and this command takes one operator; ops, tune, bench, explain, "
+            "export and report take models, and in Python autotune.compile_model makes one callable, which "
+            "it can save"
         )
     if "." in op:
         raise typer.BadParameter(

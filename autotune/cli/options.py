@@ -242,7 +242,11 @@ TARGETS = option(
     "A,B",
     values=values.targets,
 )
-FILES_NAME = option("--name", "Of the files. [default: the operator's]", "NAME")
+FILES_NAME = option("--name", "Of the files. [default: the operator's, or the model's]", "NAME")
+WEIGHTS = option(
+    "--weights", "Of a model: inside the shared object, or beside it. auto: beside from 16 MiB on.", "WHERE",
+    default="auto", choices=("auto", "inside", "beside"),
+)  # fmt: skip
 OUTPUT = option(
     "--output", "Where to write; replaced if there; - is stdout.", "FILE.html", ("-o",),
     kind=Path, default=Path("report.html"),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ from schedules.strides import MemoryLayout
 from schedules.te.compute_dag import Tensor
 
 if TYPE_CHECKING:
+    from autotune.models.export import ExportedModel
     from autotune.models.origin import ModelOrigin
     from autotune.models.profile import Profile
     from schedules.model import Target
@@ -275,6 +276,52 @@ class Module:
         """Write the model with its weights and its schedules to a file, which `load_model` reads on any
         machine. It has no code. Raises `ModelError` where the file cannot be written."""
         save(self._contents(), path)
+
+    def export(
+        self,
+        directory: str | os.PathLike[str],
+        name: str | None = None,
+        *,
+        weights: Literal["auto", "inside", "beside"] = "auto",
+        targets: Sequence[str | Target] | None = None,
+        db: str | os.PathLike[str] | None = None,
+    ) -> ExportedModel:
+        """Write the model as a shared object that needs no Python. It computes the same numbers by the same
+        kernels.
+
+        ``directory`` is made where it is missing. It gets these files:
+
+        - ``NAME.so``: ``NAME_make`` makes an instance, ``NAME_run(instance, inputs ..., outputs ...)`` runs
+          the model, with an int64 behind the arrays for each open size, and ``NAME_free`` frees the
+          instance. Each returns a status, which ``NAME_error_text`` explains. ``NAME_reset`` has the states
+          of an instance as before the first call.
+        - ``NAME.h``: their declarations, and whether this CPU can run it;
+        - ``NAME.json``: the contract: names, shapes and dtypes of arguments, sizes, states, kernels;
+        - ``NAME_example.c``, ``NAME_example.py``: programs that call it;
+        - ``NAME.weights``: the weights as kernels read them, if they are not in the shared object.
+
+        Arrays are row-major, or have the model's strides. Instances are independent: several threads may
+        each call their own. They share the weights. ``name``: an identifier of C; by default of the model's
+        name. ``weights``: "inside" of the shared object, "beside" it, or "auto": beside from 16 MiB on. The
+        length and a checksum of the file are checked when it is read.
+
+        ``targets``: names of processors, such as ``["x86-64-v3", "x86-64-v4", "znver5"]``. The object then
+        has code for each, and takes that for the processor that it runs on, as of `autotune.export`.
+        ``NAME_target()`` says which. Where it can run none, `NAME_make` returns ``NAME_NO_CODE``. Schedules
+        are those of this module for its own processor, for others the best of the log ``db``, else first
+        picks, with a warning. The weights are then stored as the model has them, and packed when the first
+        instance is made.
+
+        Raises `ArgumentError` for a name that is none, a directory that cannot be written, or targets of
+        several families, `TargetError` for targets that are none, `ModelError` for a model with islands or
+        donated inputs, and `CompileError` for a model of a GPU, and where there is no compiler of C (install
+        gcc, or the extra ``emulator``).
+
+        Example: ``net.export("build", "resnet").library``.
+        """
+        return import_module("autotune.models.export").export_module(
+            self._contents(), directory, name, weights, targets, db
+        )
 
     def __copy__(self) -> Module:
         """Another module, of the same program and the same weights until one of them loads others: a program

@@ -87,7 +87,7 @@ def export(
     """
     if not isinstance(kernel, Kernel):
         raise ArgumentError(f"export takes a kernel, as at.load gives it, not a {type(kernel).__name__}")
-    name = _name(kernel, name)
+    name = file_name(kernel.workload.op, name)
     trace = kernel.trace
     if trace is None:
         raise ArgumentError(
@@ -118,10 +118,10 @@ def _written(
     files = Exported(*(folder / f"{name}{x}" for x in ends))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _write(files.library, library)
-        _write(files.header, export_text.header(name, functions, contract).encode())
-        _write(files.contract, (json.dumps(contract, indent=1) + "\n").encode())
-        _write(files.example, export_text.example(name, functions).encode())
+        write_file(files.library, library)
+        write_file(files.header, export_text.header(name, functions, contract).encode())
+        write_file(files.contract, (json.dumps(contract, indent=1) + "\n").encode())
+        write_file(files.example, export_text.example(name, functions).encode())
     except OSError as err:
         raise ArgumentError(
             f"the kernel cannot be exported to {folder}: {err.strerror or err}; choose another directory"
@@ -129,14 +129,15 @@ def _written(
     return files
 
 
-def _name(kernel: Kernel, name: str | None) -> str:
+def file_name(what: str, name: str | None) -> str:
+    """``name``, or one of ``what`` is exported. Raises ArgumentError for what is no identifier of C."""
     if name is None:
-        found = re.sub(r"\W", "_", kernel.workload.op, flags=re.ASCII)
+        found = re.sub(r"\W", "_", what, flags=re.ASCII)
         return found if export_text.is_identifier(found) else f"kernel_{found}"
     if not export_text.is_identifier(name):
         raise ArgumentError(
             f"name={name!r} is no identifier of C: give letters, digits and _, such as "
-            f"{_name(kernel, None)!r}"
+            f"{file_name(what, None)!r}"
         )
     return name
 
@@ -198,10 +199,10 @@ def _contract(
             "parameters": dict(kernel.workload.params),
             "workload": kernel.workload.digest,
             "function": functions[0].name,
-            "arguments": [_described(a) for a in functions[0].arguments],
+            "arguments": [described(a) for a in functions[0].arguments],
             "returns": {str(status): meaning for status, meaning in returns.items()},
             "packing": [
-                {"weight": f.of, "function": f.name, "arguments": [_described(a) for a in f.arguments]}
+                {"weight": f.of, "function": f.name, "arguments": [described(a) for a in f.arguments]}
                 for f in functions[1:]
             ],
             "threads": kernel.target.threads,
@@ -225,7 +226,7 @@ def _code(c: ChosenCode) -> dict[str, Any]:
     }
 
 
-def _described(a: ExportedArgument) -> dict[str, Any]:
+def described(a: ExportedArgument) -> dict[str, Any]:
     size, lies = DTYPES[a.dtype].itemsize, a.layout
     before, _ = lies.reach
     order: dict[str, Any] = {"order": "row-major"}
@@ -244,7 +245,7 @@ def _described(a: ExportedArgument) -> dict[str, Any]:
     }
 
 
-def _write(path: Path, data: bytes) -> None:
+def write_file(path: Path, data: bytes) -> None:
     """Replace a file at once: a process that has the old library mapped keeps it."""
     with in_place_of(path) as f:
         f.write(data)

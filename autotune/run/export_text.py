@@ -115,7 +115,7 @@ def header(name: str, functions: Sequence[ExportedFunction], contract: Mapping[s
         )
     return f"""\
 /* {contract["operator"]}, compiled by autotune {contract["autotune"]}. Threads: {threads}.
- * {wants}:{_wrapped(words)} */
+ * {wants}:{wrapped(words)} */
 #ifndef {guard}
 #define {guard}
 
@@ -135,7 +135,7 @@ extern "C" {{
 /* Frees the scratch memory that is kept between calls. No call may be running. */
 {release}
 
-{_runnable(name, contract)}
+{runnable(name, contract)}
 
 #ifdef __cplusplus
 }}
@@ -145,7 +145,7 @@ extern "C" {{
 """
 
 
-def _runnable(name: str, contract: Mapping[str, Any]) -> str:
+def runnable(name: str, contract: Mapping[str, Any]) -> str:
     """The function that tells whether this CPU can run the code."""
     if contract.get("targets"):
         return f"""\
@@ -183,10 +183,10 @@ def example(name: str, functions: Sequence[ExportedFunction]) -> str:
         f'#include "{name}.h"',
         "",
         "int main(void) {",
-        *(f"    {_type(a)} *{a.word} = {_memory(name, a)};" for a in arrays),
+        *(f"    {c_type(a)} *{a.word} = {memory(name, a)};" for a in arrays),
         f"    if (!{name}_runnable() || {' || '.join(f'!{a.word}' for a in arrays)}) return 1;",
         *(
-            f"    for (size_t i = 0; i < {name}_{a.word}_elements; i++) {a.word}[i] = i % {_period(a)};"
+            f"    for (size_t i = 0; i < {name}_{a.word}_elements; i++) {a.word}[i] = i % {period(a)};"
             for a in read
         ),
         *(f"    {f.name}({_given(f)});" for f in packers),
@@ -201,11 +201,11 @@ def example(name: str, functions: Sequence[ExportedFunction]) -> str:
     return "\n".join([*lines, "    return status;", "}"]) + "\n"
 
 
-def _period(a: ExportedArgument) -> int:
+def period(a: ExportedArgument) -> int:
     return 2 if a.dtype == "bool" else 7
 
 
-def _memory(name: str, a: ExportedArgument) -> str:
+def memory(name: str, a: ExportedArgument) -> str:
     count = f"{name}_{a.word}_elements"
     gaps = a.written and a.layout.strides is not None  # which nothing writes
     return f"calloc({count}, sizeof *{a.word})" if gaps else f"malloc(sizeof *{a.word} * {count})"
@@ -219,11 +219,11 @@ def _given(f: ExportedFunction) -> str:
 def _declared(f: ExportedFunction) -> str:
     takes = ", ".join(
         [
-            *(f"{'' if a.written else 'const '}{_type(a)} *{a.word}" for a in f.arguments),
+            *(f"{'' if a.written else 'const '}{c_type(a)} *{a.word}" for a in f.arguments),
             *(f"int64_t {s.word}" for s in f.sizes),
         ]
     )
-    shapes = "; ".join(map(_shown, f.arguments))
+    shapes = "; ".join(map(shown, f.arguments))
     if f.sizes:
         told = ", ".join(f"{s.word} is {s.least} to {s.most}" for s in f.sizes)
         shapes += (
@@ -233,7 +233,7 @@ def _declared(f: ExportedFunction) -> str:
     return f"/* {shapes} */\nint {f.name}({takes});"
 
 
-def _shown(a: ExportedArgument) -> str:
+def shown(a: ExportedArgument) -> str:
     lies = a.layout
     shape = f"[{']['.join(map(str, lies.shape))}]" if lies.shape else ""
     strides = "" if lies.strides is None else f", strides {', '.join(map(str, lies.strides))}"
@@ -241,9 +241,9 @@ def _shown(a: ExportedArgument) -> str:
     return f"{a.word}: {a.dtype}{shape}{strides}{before}"
 
 
-def _type(a: ExportedArgument) -> str:
+def c_type(a: ExportedArgument) -> str:
     return C_TYPES[a.dtype]
 
 
-def _wrapped(words: Sequence[str]) -> str:
+def wrapped(words: Sequence[str]) -> str:
     return "".join(f"\n *   {line}" for line in textwrap.wrap(" ".join(words), 100)) or " nothing special"

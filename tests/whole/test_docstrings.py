@@ -31,6 +31,7 @@ GIVEN = {
     "autotune.Compiled",
     "autotune.CompileError",
     "autotune.Exported",
+    "autotune.ExportedModel",
     "autotune.MissingExtraError",
     "autotune.models.profile.Profile",
     "autotune.results.tuned.Best",

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from autotune.backends.building.from_trace import module_of, programs
 from autotune.codegen.llvm.compile import TILES, compile_module, host_target
@@ -30,7 +31,7 @@ ELSEWHERE = "a shared object for {0} needs a linker for it: install gcc-{0}-linu
     "emulator"
 )
 _DRIVERS = ("cc", "gcc", "clang", "g++", "c++", "clang++")
-_DEFINED = "define void @kernel("
+DEFINED = "define void @kernel("
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,7 @@ def shared_library(
         for part, nbytes in code.copied.items():
             objects.append(compile_module(c_entry.copying(named[part], nbytes), common))
     objects.append(compile_module(support.running(), common, optimize=False))
-    if any(b"at_parallel\0" in x for x in objects):
-        objects.append(compile_module(threads.text(common.triple), common))
-        objects.append(compile_module(c_entry.fork_handler(), common, optimize=False))
+    objects += shared_parts(objects, common)
     if any(TILES in x for x in objects):
         objects.append(compile_module(c_entry.tiles(), common, optimize=False))
     released = [f"{f}_release" for f in functions.values()]
@@ -77,6 +76,14 @@ def shared_library(
         objects.append(compile_module(text, common, optimize=False))
         return link(objects, [*functions.values(), *released, chosen], soname, common.triple)
     return link(objects, [*functions.values(), *released], soname)
+
+
+def shared_parts(objects: Sequence[bytes], target: Target) -> list[bytes]:
+    """The thread pool, where one of the objects uses it."""
+    if not any(b"at_parallel\0" in x for x in objects):
+        return []
+    restart = compile_module(c_entry.fork_handler(), target, optimize=False)
+    return [compile_module(threads.text(target.triple), target), restart]
 
 
 def linker(triple: str = "") -> tuple[str, ...] | None:
@@ -94,9 +101,17 @@ def linker_name() -> str | None:
     return None if found is None else cxx.name(found)
 
 
-def link(objects: Sequence[bytes], symbols: Sequence[str], soname: str, triple: str = "") -> bytes:
+def link(
+    objects: Sequence[bytes],
+    symbols: Sequence[str],
+    soname: str,
+    triple: str = "",
+    sources: Sequence[str] = (),
+    given: Mapping[str, Path] = MappingProxyType({}),
+) -> bytes:
     """The shared object of ELF objects, which others see as ``symbols`` alone. ``triple``: whom it is for, by
-    default this host. Raises CompileError."""
+    default this host. ``sources``: texts in C, which are a part of it and may include the files ``given``, by
+    name. Raises CompileError."""
     driver = linker(triple)
     if driver is None:
         family = triple.partition("-")[0]
@@ -105,12 +120,18 @@ def link(objects: Sequence[bytes], symbols: Sequence[str], soname: str, triple: 
         paths = [Path(tmp) / f"{i}.o" for i in range(len(objects))]
         for path, code in zip(paths, objects, strict=True):
             path.write_bytes(code)
+        for i, text in enumerate(sources):
+            paths.append(Path(tmp) / f"source{i}.c")
+            paths[-1].write_text(text, encoding="utf-8")
+        for name, place in given.items():
+            (Path(tmp) / name).symlink_to(place)
         visible, out = Path(tmp) / "symbols", Path(tmp) / "linked.so"
         visible.write_text("{ global: " + "".join(f"{s}; " for s in symbols) + "local: *; };\n")
         # Nothing unmaps it: workers of its pool may still run its code.
-        flags = [f"-Wl,--version-script={visible}", f"-Wl,-soname,{soname}", "-Wl,-z,nodelete,-z,defs"]
+        flags = ["-O2", "-fPIC"] if sources else []
+        flags += [f"-Wl,--version-script={visible}", f"-Wl,-soname,{soname}", "-Wl,-z,nodelete,-z,defs"]
         command = [*driver, "-shared", "-o", out, *paths, *flags, "-lm", "-lpthread"]
-        done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
+        done = subprocess.run([*map(str, command)], cwd=tmp, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise CompileError(f"{cxx.name(driver)} could not link {soname}: {done.stderr[:600]}")
         return out.read_bytes()
@@ -119,5 +140,5 @@ def link(objects: Sequence[bytes], symbols: Sequence[str], soname: str, triple: 
 def _text(func: LoweredFunc, target: Target, function: str) -> str:
     text = module_of(func, target, partial(c_entry.c_entry, function)).text
     # Each of the objects has a kernel.
-    text = text.replace(_DEFINED, _DEFINED.replace("define", "define internal"), 1)
+    text = text.replace(DEFINED, DEFINED.replace("define", "define internal"), 1)
     return text.replace("@at_run(", "@at_run_tiles(") if "@at_tiles" in text else text

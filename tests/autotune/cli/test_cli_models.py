@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 import typer
 from cli_runner import run
+from default_kernels import default_kernels
 from made_up import MadeUp
 from model_cases import Made, each_stage, islanded, layers, model_of
-from needs import imported
+from needs import imported, missing
 
 from autotune.cli import given, models
+from autotune.codegen.simt import cxx
 from autotune.errors import ModelError
-from autotune.models import preparation, tuning
+from autotune.models import compiling, preparation, tuning
 from autotune.models.model import Model
 from autotune.run.kernels import default_kernel
 from autotune.tuning import request
@@ -189,3 +191,29 @@ def test_bench_compares_with_onnxruntime(
     (tmp_path / "bad.onnx").write_bytes(b"no model")
     ran = run("bench", tmp_path / "bad.onnx", *words[2:])
     assert ran.status == 2 and "onnxruntime does not run" in ran.err
+
+
+def test_a_model_is_exported(graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if cxx.command() is None:
+        missing("c++")
+    asked = ("net.onnx", tmp_path / "to", "--threads", 1, "--db", tmp_path / "t.db")
+    refused = run("export", *asked)
+    assert refused.status == 1 and "tune them: autotune tune net.onnx" in refused.err
+    assert refused.err.rstrip().endswith("or take schedules that are not tuned: --fallback")
+    monkeypatch.setattr(compiling, "untuned_kernels", default_kernels)
+    done = run("export", *asked, "--fallback", "--name", "small", "--weights", "beside", "--json")
+    assert done.status == 0, done.err
+    assert {k: Path(v).name for k, v in done.json.items()} == {
+        "library": "small.so", "header": "small.h", "contract": "small.json", "example": "small_example.c",
+        "python_example": "small_example.py", "weights": "small.weights",
+    }  # fmt: skip
+    assert all(Path(v).is_file() for v in done.json.values())
+    inside = run("export", *asked, "--fallback")
+    assert inside.status == 0 and "small" not in inside.out and ".weights" not in inside.out
+    for wrong, says in (
+        (("export", "matmul", tmp_path, "--weights", "beside"), "--weights goes with a model alone"),
+        (("export", *asked, "--weights", "none"), "--weights"),
+        (("export", *asked, "--dtype", "float64"), "--dtype does not go with a model"),
+    ):
+        told = run(*wrong)
+        assert told.status == 2 and says in told.err, told.err

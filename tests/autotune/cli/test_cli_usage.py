@@ -25,7 +25,7 @@ COMMANDS = ("tune", "best", "bench", "ops", "log", "doctor", "cache", "completio
 # words -> what the message must name
 BAD = [
     (("best", "net.onnx"), "net.onnx is a model's file, and this command takes one operator"),
-    (("export", "nets/net", "made"), "ops, tune, bench, explain and report take models"),
+    (("best", "nets/net"), "ops, tune, bench, explain, export and report take models"),
     (("tune", "net.onx"), "'net.onx' is no operator (see: autotune ops), and no model's file"),
     ((*TUNE, "--budget", "10x"), "--budget: '10x' is not a duration"),
     (("bench", "matmul", *SHAPE, "--duration", "10x"), "--duration: '10x' is not a duration"),
