@@ -32,8 +32,6 @@ NAMES = re.compile(
 HINT = re.compile(
     rf"{NAMES.pattern}|CDLL|/(proc|sys|dev/shm|etc)|\b({'|'.join(MODULES)})\b|from (os|sys|mmap)\b"
 )
-    rf"{NAMES.pattern}|CDLL|/(proc|sys|dev/shm|etc)|\b({'|'.join(MODULES)})\b|from (os|sys|mmap)\b"
-)
 FILES = re.compile(r"/(proc|sys|dev/shm|etc)(/|$)")
 
 
@@ -100,12 +98,12 @@ def test_the_platform_room_stands_on_nothing() -> None:
 
 
 # Files of which a type checker says that they use what Windows lacks, and with it macOS. Measuring starts no
-# process on a system without forks (`processes.check_measuring`), `resource` is missing as a whole, no folder is
-# opened (`FOLDERS_OPEN`), a pipe is waited for (`WAITS_NOT`), and there is no pool of threads.
+# process on a system without forks (`processes.check_measuring`), `resource` is missing as a whole, no folder
+# is opened (`FOLDERS_OPEN`), a pipe is waited for (`WAITS_NOT`), and there is no pool of threads.
 USES = (
     "autotune/measure/process.py", "autotune/measure/wire.py", "autotune/measure/zygote.py",
-    "autotune/backends/building/object_cache.py", "autotune/codegen/llvm/compile.py", "kernels_db/refusals.py",
-    "kernels_db/spool.py",
+    "autotune/backends/building/object_cache.py", "autotune/codegen/llvm/compile.py",
+    "kernels_db/refusals.py", "kernels_db/spool.py",
 )  # fmt: skip
 
 
