@@ -1,4 +1,4 @@
-"""``autotune demo``: a matrix product is tuned, and its kernel compared, with nothing but what is installed."""
+"""``autotune demo``: tunes a matrix product and compares its kernel, with nothing but what is installed."""
 
 from __future__ import annotations
 
