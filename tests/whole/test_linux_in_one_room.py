@@ -90,6 +90,16 @@ def test_only_the_room_of_the_platform_names_what_one_system_has() -> None:
     assert found == {}, "ask autotune.platform instead, or move it there"
 
 
+def test_the_page_of_other_systems_names_files_that_exist_and_each_of_the_room() -> None:
+    page = (ROOT / "docs/development/platforms.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:\w+/)+\w+\.(?:py|h))`", page)
+    assert not [n for n in named if not any((ROOT / p / n).exists() for p in ("", "autotune"))]
+    room = {f"platform/{p.name}" for p in (ROOT / ROOM).glob("[!_]*.py")}
+    assert room == {n for n in named if n.startswith("platform/")}
+    beside = {f.removeprefix("autotune/") for f in USES if "llvm/compile" not in f}
+    assert beside <= set(named)
+
+
 def test_the_platform_room_stands_on_nothing() -> None:
     for path in (ROOT / ROOM).glob("*.py"):
         modules = re.findall(r"^(?:from|import) ([\w.]+)", path.read_text(encoding="utf-8"), re.MULTILINE)
