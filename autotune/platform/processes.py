@@ -96,7 +96,9 @@ def limit_own(memory_bytes: int, file_bytes: int) -> None:
     except (OSError, ValueError):  # not Linux: no such limit is kept there
         pass
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)  # which a process cannot raise
+    most = file_bytes if hard == resource.RLIM_INFINITY else min(file_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
 
 def step_back(nice: int) -> None:

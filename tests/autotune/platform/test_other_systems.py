@@ -144,6 +144,20 @@ def test_without_limits_and_numbers_of_users_nothing_is_limited(monkeypatch: pyt
     assert files.user_id() == 0
 
 
+def test_a_lower_limit_of_files_stays() -> None:
+    code = """
+import resource
+from autotune.platform.processes import limit_own
+limit_own(1 << 40, 64 << 20)
+print(resource.getrlimit(resource.RLIMIT_FSIZE))
+resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
+limit_own(1 << 40, 64 << 20)
+print(resource.getrlimit(resource.RLIMIT_FSIZE), resource.getrlimit(resource.RLIMIT_CORE))
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert told.splitlines() == [f"({64 << 20}, {64 << 20})", "(5000, 5000) (0, 0)"]
+
+
 def test_what_measuring_lacks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert processes.lacking() == []
     processes.check_measuring()
