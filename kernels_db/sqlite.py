@@ -188,15 +188,14 @@ def inspect(con: sqlite3.Connection, path: Path) -> Literal["new", "current", "o
 @contextmanager
 def _snapshot(con: sqlite3.Connection) -> Iterator[None]:
     """All that is read is of one moment: another process may make the log meanwhile."""
-    if con.in_transaction:
-        yield
-        return
-    con.execute("BEGIN")
+    inside = con.in_transaction
+    if not inside:
+        con.execute("BEGIN")
     try:
         yield
     finally:
-        if con.in_transaction:
-            con.execute("ROLLBACK")
+        if not inside:
+            con.rollback()
 
 
 def _inspect(con: sqlite3.Connection, path: Path) -> Literal["new", "current", "older"]:

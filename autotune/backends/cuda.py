@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from autotune.backends.building.generator_version import generator_version
 from autotune.backends.drivers.protocol import Device
 from autotune.backends.grids import Grids
+from autotune.platform.machine import driver_library
 from autotune.settings import cuda_binding
 from schedules.distribution import install
 from schedules.model import Target, Trace
@@ -84,7 +85,7 @@ class Cuda(Grids):
             return f"NVRTC, and {gpu.name()} ({gpu.arch()}) through {through}: use --target cuda", ""
         if cuda_binding() == "pycuda" and find_spec("pycuda") is None:
             return "NVRTC, and AUTOTUNE_CUDA_BINDING=pycuda, but PyCUDA is not installed", PYCUDA
-        name = ctypes.util.find_library("cuda") or "libcuda.so.1"
+        name = ctypes.util.find_library("cuda") or driver_library("cuda")
         try:
             ctypes.CDLL(name)
             found = "a driver, but no usable GPU"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 
+from autotune.platform.files import CGROUPS
 from schedules.errors import WorkloadError
 from schedules.te.compute_dag import ComputeDAG
 
@@ -27,7 +28,7 @@ def needed_bytes(dag: ComputeDAG) -> int:
     return COPIES * params + WIDE_BYTES * elements
 
 
-def free_bytes(root: Path = Path("/sys/fs/cgroup")) -> int:
+def free_bytes(root: Path = CGROUPS) -> int:
     """Bytes that can still be taken: the machine's free memory, or less where a container's limit is
     nearer."""
     free = int(psutil.virtual_memory().available)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotune.codegen.runtime.entry import word
-from autotune.targets import amx
+from autotune.platform import amx
 from autotune.targets.askable import (
     ARM_WORDS,
     GRANTED,

@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from autotune.codegen.runtime.c_entry import OUTSIDE, STATUS
-from autotune.targets import amx
+from autotune.platform import amx
 
 # Bases of words: of weights, of the memory of an instance, of where the numbers of a call are, and of the
 # first array of a call. Behind the arrays follow states, sizes and each number.
