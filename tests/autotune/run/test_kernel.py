@@ -175,6 +175,8 @@ WRONG = {
     "transposed": (lambda a, b, c: ((np.asfortranarray(a), b), c), "C-contiguous.*np.ascontiguousarray"),
     "strided": (lambda a, b, c: ((a, np.repeat(b, 2, 1)[:, ::2]), c), r"are \(10, 2\) in.* for \(5, 1\): "),
     "strided out": (lambda a, b, c: ((a, b), np.zeros((7, 9), "f4")[:, :5]), "output 'c' is not C-contig"),
+    "backwards": (lambda a, b, c: ((a[::-1], b), c), r"are \(-5, 1\) in.*with strides=\{'a': \(-5, 1\)\}$"),
+    "backwards out": (lambda a, b, c: ((a, b), c[::-1]), r"\(-5, 1\) in.*: give a C-contiguous array$"),
     "misaligned": (lambda a, b, c: ((misaligned(a), b), c), "not aligned to 4 bytes"),
     "misaligned out": (lambda a, b, c: ((a, b), misaligned(c)), "output 'c' is not aligned"),
     "read-only out": (lambda a, b, c: ((a, b), frozen(c)), "output 'c' is read-only"),
