@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from autotune.codegen.runtime.open_signature import OPEN
 from autotune.errors import ArgumentError
@@ -13,6 +13,7 @@ from autotune.run.export_text import C_TYPES, identifiers
 from schedules.te.open_sizes import OpenSize
 
 if TYPE_CHECKING:
+    from autotune.codegen.llvm.compile import LoadedObject
     from autotune.run.kernel import Kernel
 
 # Held while a function is made: a kernel has one, whose address does not change.
@@ -32,7 +33,7 @@ def address_of(kernel: Kernel) -> int:
     _, sizes = _arguments(kernel)
     with _MAKING:
         if kernel._address is None:
-            kernel._address = CFunction(*kernel._called.c_function(sizes))
+            kernel._address = CFunction(*cast("LoadedObject", kernel._called).c_function(sizes))
         return kernel._address.address
 
 
