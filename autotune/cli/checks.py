@@ -51,11 +51,13 @@ def examine(db: str, settings: Settings) -> list[Finding]:
         "cpu": cpu,
         "caches": caches,
         "cores": cores,
+        "memory": memory,
         "compile and run": compile_and_run,
         "threading of numpy": blas,
         "cost model": xgboost,
         "tuning log": lambda: log(db),
         "object cache": lambda: objects(settings.cache_dir),
+        "temporary files": temporary_files,
         "torch": torch,
         "export": export,
         "fleet": fleet,
@@ -129,6 +131,26 @@ def cores() -> Outcome:
         remedy = "affinity or a quota withholds the others; raise it to tune with all"
         return Outcome("warn", detail, remedy)
     return Outcome("ok", detail)
+
+
+def memory() -> Outcome:
+    import psutil
+
+    from autotune.measure.memory import free_bytes
+
+    machine = psutil.virtual_memory().total
+    return Outcome("ok", f"{free_bytes() / 2**30:.3g} GiB may be taken, of {machine / 2**30:.3g} GiB")
+
+
+def temporary_files() -> Outcome:
+    """Where they go. Tuning and loading need none."""
+    from kernels_db.temporary import TemporaryFilesError, temporary_place
+
+    try:
+        return Outcome("ok", f"{temporary_place()}")
+    except TemporaryFilesError as err:
+        what, _, remedy = str(err).partition(": ")
+        return Outcome("warn", f"{what}; export, emulation and fleets need them", remedy)
 
 
 def compile_and_run() -> Outcome:

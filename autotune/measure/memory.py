@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 
+from autotune.targets.cpus import memory_left
 from schedules.errors import WorkloadError
 from schedules.te.compute_dag import ComputeDAG
 
@@ -31,12 +32,8 @@ def free_bytes(root: Path = Path("/sys/fs/cgroup")) -> int:
     """Bytes that can still be taken: the machine's free memory, or less where a container's limit is
     nearer."""
     free = int(psutil.virtual_memory().available)
-    try:
-        limit = (root / "memory.max").read_text(encoding="ascii").strip()
-        used = int((root / "memory.current").read_text(encoding="ascii"))
-        return min(free, max(0, int(limit) - used))
-    except (OSError, ValueError):  # no such limit ("max"), or no cgroup at all
-        return free
+    left = memory_left(root)
+    return free if left is None else min(free, left)
 
 
 def fit(dags: Iterable[ComputeDAG], free: int) -> bool:

@@ -13,6 +13,8 @@ import struct
 import tempfile
 from typing import Any
 
+from kernels_db.temporary import temporary_place
+
 # The two lengths before a message: header (u32) and payload (u64), little endian.
 PREFIX = struct.Struct("<IQ")
 # Largest header and payload accepted (bytes).
@@ -79,5 +81,5 @@ def anonymous_file(name: str) -> int:
     """Descriptor of an empty file without a path. It vanishes with its last descriptor."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create(name)
-    with tempfile.TemporaryFile() as f:
+    with tempfile.TemporaryFile(dir=temporary_place()) as f:
         return os.dup(f.fileno())

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 from autotune.backends.building.from_trace import module_of, programs
 from autotune.codegen.llvm.compile import TILES, compile_module
 from autotune.codegen.runtime import c_entry, support, threads
 from autotune.codegen.simt import cxx
 from autotune.errors import CompileError
+from kernels_db.temporary import temporary_folder
 from schedules.distribution import install
 from schedules.ir import LoweredFunc
 from schedules.model import Target, Trace
@@ -63,11 +62,11 @@ def link(objects: Sequence[bytes], symbols: Sequence[str], soname: str) -> bytes
     driver = linker()
     if driver is None:
         raise CompileError(MISSING)
-    with tempfile.TemporaryDirectory() as tmp:
-        paths = [Path(tmp) / f"{i}.o" for i in range(len(objects))]
+    with temporary_folder() as tmp:
+        paths = [tmp / f"{i}.o" for i in range(len(objects))]
         for path, code in zip(paths, objects, strict=True):
             path.write_bytes(code)
-        visible, out = Path(tmp) / "symbols", Path(tmp) / "linked.so"
+        visible, out = tmp / "symbols", tmp / "linked.so"
         visible.write_text("{ global: " + "".join(f"{s}; " for s in symbols) + "local: *; };\n")
         # Nothing unmaps it: workers of its pool may still run its code.
         flags = [f"-Wl,--version-script={visible}", f"-Wl,-soname,{soname}", "-Wl,-z,nodelete,-z,defs"]
