@@ -208,7 +208,9 @@ def _limit(memory_bytes: int) -> None:
     except (OSError, ValueError):  # not Linux: no such limit is kept there
         pass
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)  # which a process cannot raise
+    most = FILE_BYTES if hard == resource.RLIM_INFINITY else min(FILE_BYTES, hard)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
 
 def _reap(pid: int, kill: bool) -> int:

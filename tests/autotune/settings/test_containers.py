@@ -92,3 +92,13 @@ def test_what_needs_another_place_names_the_setting(
     ran = boxed(tmp_path, "-m", "autotune", *words, **variables)
     assert ran.returncode == 2 and re.search(says, ran.stderr), ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.slow
+def test_limits_of_files_are_no_limit_of_tuning(tmp_path: Path) -> None:
+    """Of their number, and of their size: those that tuning sets itself are not above them."""
+    env = {**os.environ, "PYTHONPATH": python_path(__file__), "AUTOTUNE_DB": str(tmp_path / "tuning.db")}
+    limited = 'ulimit -n 64; ulimit -f 8192; exec "$@"'
+    command = ["bash", "-c", limited, "limited", sys.executable, "-c", LOAD]
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0 and ran.stdout == "log\n", ran.stderr
