@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,15 @@ def temporary_place() -> Path:
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A new folder for temporary files, which is removed in the end. Raises `TemporaryFilesError`."""
-    with tempfile.TemporaryDirectory(dir=temporary_place()) as folder:
-        yield Path(folder)
+    """A new folder for temporary files, which is removed in the end. Raises `TemporaryFilesError`, also where
+    the block finds no space."""
+    place = temporary_place()
+    try:
+        with tempfile.TemporaryDirectory(dir=place) as folder:
+            yield Path(folder)
+    except OSError as err:
+        if err.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise TemporaryFilesError(
+            f"temporary files in {place}: {err.strerror}: set TMPDIR to a directory that has space"
+        ) from err

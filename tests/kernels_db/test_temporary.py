@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -36,3 +37,15 @@ def test_where_there_is_no_place_the_setting_is_named() -> None:
         ) as caught:
             use()
         assert isinstance(caught.value, AutotuneError)
+
+
+def test_a_full_disk_is_told_with_the_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with (
+        pytest.raises(TemporaryFilesError, match=f"in {tmp_path}: No space.*: set TMPDIR to .* has space$"),
+        temporary_folder(),
+    ):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with pytest.raises(FileNotFoundError), temporary_folder() as folder:
+        (folder / "none").read_text()  # any other is told as it is
+    assert os.listdir(tmp_path) == []
