@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,15 @@ def test_quota_of_either_cgroup_version(tmp_path: Path) -> None:
     (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("200000")
     (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000")
     assert cpus.quota(tmp_path, membership) == 2.0
+
+
+@pytest.mark.parametrize(("limit", "usable"), [(None, 4), (8.0, 4), (1.5, 2), (1.2, 1), (0.1, 1)])
+def test_affinity_is_cut_by_a_quota(
+    limit: float | None, usable: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 2, 5, 7}, raising=False)
+    monkeypatch.setattr(cpus, "quota", lambda: limit)
+    assert cpus.usable_cpus() == usable
 
 
 def test_memory_left_of_either_cgroup_version(tmp_path: Path) -> None:
