@@ -134,12 +134,12 @@ def cores() -> Outcome:
 
 
 def memory() -> Outcome:
-    import psutil
-
     from autotune.measure.memory import free_bytes
 
-    machine = psutil.virtual_memory().total
-    return Outcome("ok", f"{free_bytes() / 2**30:.3g} GiB may be taken, of {machine / 2**30:.3g} GiB")
+    free = free_bytes()
+    if free == sys.maxsize:
+        return Outcome("warn", "the system does not tell how much is free", "mount /proc")
+    return Outcome("ok", f"{free / 2**30:.3g} GiB may be taken")
 
 
 def temporary_files() -> Outcome:

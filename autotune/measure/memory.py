@@ -4,6 +4,7 @@ a process that takes too much without telling it."""
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -30,8 +31,11 @@ def needed_bytes(dag: ComputeDAG) -> int:
 
 def free_bytes(root: Path = Path("/sys/fs/cgroup")) -> int:
     """Bytes that can still be taken: the machine's free memory, or less where a container's limit is
-    nearer."""
-    free = int(psutil.virtual_memory().available)
+    nearer. Where the system tells neither: as if all could."""
+    try:
+        free = int(psutil.virtual_memory().available)
+    except OSError:  # no /proc
+        free = sys.maxsize
     left = memory_left(root)
     return free if left is None else min(free, left)
 
