@@ -15,11 +15,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-DEMO_SHAPE ?= m=512,n=32,k=512
-DEMO_BUDGET ?= 30s
-DEMO_THREADS ?= 1
-DEMO_DB := build/demo.db
-
 .PHONY: help demo test test-all lint docs format clean
 
 help:
@@ -54,11 +49,7 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@touch $@ $(VENV)/.runtime
 
 demo: $(VENV)/.runtime
-	@mkdir -p build; rm -f $(DEMO_DB) $(DEMO_DB)-wal $(DEMO_DB)-shm
-	@echo; echo "1/2  Tuning matmul $(DEMO_SHAPE) for $(DEMO_BUDGET) on $(DEMO_THREADS) thread(s)"; echo
-	@$(BIN)/autotune tune matmul --shape $(DEMO_SHAPE) --threads $(DEMO_THREADS) --budget $(DEMO_BUDGET) --db $(DEMO_DB)
-	@echo; echo "2/2  The kernel it found against numpy and against the machine's peak"; echo
-	@$(BIN)/autotune bench matmul --shape $(DEMO_SHAPE) --threads $(DEMO_THREADS) --against numpy --must-beat numpy --db $(DEMO_DB)
+	@$(BIN)/autotune demo $(DEMO_ARGS)
 
 # On all cores that it may use, but few: some tests tune with the threads that the machine has.
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)

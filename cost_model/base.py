@@ -22,6 +22,8 @@ Features = npt.NDArray[np.float32]
 Scores = npt.NDArray[np.float64]
 # Largest file of a model (bytes).
 LARGEST = 64 << 20
+# Nobody is waited for, and bytes are read as they are. Systems lack some of these.
+_FLAGS = ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
 
 
 class CostModelError(AutotuneError, ValueError):
@@ -103,7 +105,7 @@ def relative_throughput(throughput: npt.ArrayLike, groups: npt.ArrayLike | None 
 def read_regular(path: Path) -> bytes:
     """The content of a regular file of at most `LARGEST` bytes. Raises OSError for a larger one, and for
     anything else: a pipe would be waited for."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | sum(getattr(os, name, 0) for name in _FLAGS))
     with os.fdopen(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file", str(path))

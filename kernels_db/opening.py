@@ -8,12 +8,17 @@ import stat
 from io import BufferedReader
 from pathlib import Path
 
+# Whether a file can be opened without waiting for who writes to it: not on Windows.
+WAITS_NOT: int = getattr(os, "O_NONBLOCK", 0)
+# How to open a file to read bytes. Systems lack some of these flags.
+TO_READ: int = os.O_RDONLY | WAITS_NOT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
 
 def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> BufferedReader:
     """A regular file to read. ``follow``: whether ``path`` may be a link. Raises OSError for anything else: a
     directory, a pipe, a device."""
     links = 0 if follow else getattr(os, "O_NOFOLLOW", 0)
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0) | links)
+    fd = os.open(path, TO_READ | links)
     mode = os.fstat(fd).st_mode
     if not stat.S_ISREG(mode):
         os.close(fd)

@@ -12,7 +12,7 @@ from pathlib import Path
 from kernels_db.compression import GZIP, XZ
 from kernels_db.encoding import HEAD, foreign
 from kernels_db.errors import LogError
-from kernels_db.opening import is_named_pipe
+from kernels_db.opening import TO_READ, WAITS_NOT, is_named_pipe
 from kernels_db.sqlite import MAGIC
 from kernels_db.temporary import temporary_folder
 
@@ -56,7 +56,7 @@ def _is_stream(path: Path) -> bool:
 
 def _copy(path: Path, to: Path) -> None:
     size = lines = 0
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    fd = os.open(path, TO_READ)
     with os.fdopen(fd, "rb", buffering=0) as source, to.open("wb") as sink:
         piece = _first(path, fd)
         while piece and len(piece) < len(MAGIC) and (more := source.read(PIECE)):
@@ -85,7 +85,8 @@ def _first(path: Path, fd: int) -> bytes:
             os.set_blocking(fd, True)
             return os.read(fd, PIECE)
         if piece or not named:
-            os.set_blocking(fd, True)
+            if WAITS_NOT:
+                os.set_blocking(fd, True)
             return piece
         if time.monotonic() >= until:
             raise LogError(f"nobody writes to the pipe {path}; start what writes to it first, or give a file")

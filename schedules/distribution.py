@@ -4,7 +4,7 @@ from __future__ import annotations
 
 # `autotune` is another project there: docs/adr/0050-a-name-on-the-index.md.
 NAME = "autotune-compiler"
-VERSION = "0.2.0"
+VERSION = "0.3.0"
 UPGRADE = f"pip install --upgrade {NAME}"
 
 

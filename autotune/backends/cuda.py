@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from autotune.backends.building.generator_version import generator_version
 from autotune.backends.drivers.protocol import Device
 from autotune.backends.grids import Grids
+from autotune.platform.machine import driver_library
 from autotune.settings import cuda_binding
 from schedules.distribution import install
 from schedules.model import Target, Trace
@@ -85,7 +86,7 @@ class Cuda(Grids):
         if cuda_binding() == "pycuda" and find_spec("pycuda") is None:
             return "NVRTC, and AUTOTUNE_CUDA_BINDING=pycuda, but PyCUDA is not installed", PYCUDA
         try:
-            ctypes.CDLL("libcuda.so.1")
+            ctypes.CDLL(driver_library("cuda"))
             found = "a driver, but no usable GPU"
         except OSError:
             found = "no NVIDIA driver"

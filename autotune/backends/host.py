@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autotune.backends import registry
-from autotune.targets import cpus
+from autotune.platform import cpus
 from autotune.targets.names import TargetError
 from schedules.model import Target
 

@@ -20,6 +20,7 @@ from autotune.cli import (
     best,
     cache,
     completion,
+    demo,
     doctor,
     evaluate,
     explain,
@@ -183,6 +184,7 @@ app.command("fleet", no_args_is_help=True, short_help="Show the machines of a fl
 app.command("train", short_help="Make a cost model of tuning logs.")(train.train)
 app.command("evaluate", short_help="Say how well cost models order a log's candidates.")(evaluate.evaluate)
 app.command("ops", short_help="List the operators and their parameters.")(ops.ops)
+app.command("demo", short_help="Tune a product, and compare it with numpy.")(demo.demo)
 app.command("doctor", short_help="Say what works on this machine.")(doctor.doctor)
 app.add_typer(log.app, name="log")
 app.add_typer(cache.app, name="cache", short_help="Compiled kernels on disk: show, clear.")

@@ -98,7 +98,7 @@ def llvm() -> Outcome:
 
 def cpu() -> Outcome:
     from autotune import targets
-    from autotune.targets import amx, facts
+    from autotune.platform import amx, machine
 
     host = targets.detect(1)
     width = host.limit("vector_bytes")
@@ -109,7 +109,7 @@ def cpu() -> Outcome:
     if host.triple.startswith("x86") and "fma" not in host.features:
         remedy = "no fused multiply-add: kernels reach at most half of the usual rate"
         return Outcome("warn", detail, remedy)
-    if "amx_tile" in (facts.host_flags() or ()) and (reason := amx.trouble()) is not None:
+    if "amx_tile" in (machine.host_flags() or ()) and (reason := amx.trouble()) is not None:
         return Outcome("warn", f"{detail}; without AMX: {reason}", "kernels use its vector registers instead")
     return Outcome("ok", f"{detail}, AMX" if "amx-tile" in host.features else detail)
 

@@ -6,6 +6,8 @@ import os
 import sys
 from typing import TextIO
 
+from autotune.platform.files import is_read_only
+
 
 def prepare() -> str | None:
     """Open the null device in place of closed standard streams, so that no file opened later gets their
@@ -19,12 +21,12 @@ def prepare() -> str | None:
     if sys.stdout is None:
         sys.stdout = open(1, "w", closefd=False)
         fault = "closed"
-    elif _only_read(1):
+    elif is_read_only(1):
         _discard(1)
         fault = "open for reading only"
     if sys.stderr is None:
         sys.stderr = open(2, "w", closefd=False)
-    elif _only_read(2):
+    elif is_read_only(2):
         _discard(2)
     return fault
 
@@ -32,14 +34,6 @@ def prepare() -> str | None:
 def silence(stream: TextIO) -> None:
     """Prevent the interpreter's last flush from complaining about a closed pipe or a full disk."""
     _discard(stream.fileno())
-
-
-def _only_read(fd: int) -> bool:
-    if sys.platform == "win32":
-        return False
-    import fcntl
-
-    return fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
 
 
 def _discard(fd: int) -> None:

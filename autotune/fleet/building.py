@@ -7,7 +7,6 @@ process, is a failed build of that candidate alone.
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import socket
 import subprocess
@@ -21,7 +20,8 @@ from autotune.fleet.messages import FleetTask
 from autotune.measure import starting, wire
 from autotune.measure.builder import attempt
 from autotune.measure.results import Measurement, Options
-from autotune.targets import usable_cpus
+from autotune.platform.cpus import usable_cpus
+from autotune.platform.processes import step_back
 from schedules.model import Target, Trace, Workload
 
 # Longest build, longest start of a process (seconds), and its niceness.
@@ -154,7 +154,7 @@ def main(fd: int, parent: int) -> None:
     """The life of such a process: an answer for each request, until the parent goes away."""
     from autotune.backends.building.from_trace import build_object
 
-    os.nice(NICE)
+    step_back(NICE)
     sock = socket.socket(fileno=fd)
     with contextlib.suppress(wire.Closed):
         while True:

@@ -7,7 +7,6 @@ when a process ends, however it ends. Containers with folders of their own do no
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from autotune.fleet.errors import FleetError
+from autotune.platform.files import locked
 from kernels_db.temporary import temporary_place
 
 POLL_S = 0.002
@@ -32,7 +32,7 @@ def held(
         for cpu in sorted(cpus):
             file = _open(place / f"autotune-cpu-{cpu}.lock")
             files.append(file)
-            while not _taken(file):
+            while not locked(file):
                 waiting()
                 time.sleep(POLL_S)
         yield
@@ -43,7 +43,7 @@ def held(
 
 def _open(path: Path) -> int:
     """A file that all users of the machine may lock. Reading is enough for that."""
-    how = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    how = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
     try:
         try:
             return os.open(path, how)
@@ -53,11 +53,3 @@ def _open(path: Path) -> int:
         full = err.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
         remedy = "set TMPDIR to a directory that all workers here can write" if full else "remove it"
         raise FleetError(f"the lock {path} cannot be opened: {err.strerror}; {remedy}") from None
-
-
-def _taken(file: int) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

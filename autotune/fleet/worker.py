@@ -8,14 +8,12 @@ import json
 import os
 import platform
 import secrets
-import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune import backends, targets
@@ -24,6 +22,8 @@ from autotune.fleet import connection, reachability
 from autotune.fleet.errors import FleetError
 from autotune.fleet.members import slot
 from autotune.fleet.serving import Bench
+from autotune.platform import machine
+from autotune.platform.processes import when_told_to_end
 from autotune.tuning.site import HERE, Site
 from schedules.errors import AutotuneError
 from schedules.model import Target, canonical, digest
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 # Time between two attempts to reach a scheduler, between two looks for tasks that are idle, that processes
 # may take to end, and that a scheduler which answers may take to let a worker in (seconds).
 AGAIN_S, LOOK_S, END_S, LET_IN_S = 2.0, 5.0, 5.0, 30.0
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True)
@@ -71,10 +70,7 @@ class Offer:
 def machine_key(facts: dict[str, str | int]) -> str:
     """Tells one machine from others like it. It is the same for all workers of a machine until it boots or
     its software changes, and names nothing."""
-    try:
-        boot = _BOOT.read_text(encoding="ascii", errors="replace").strip()
-    except OSError:
-        boot = platform.node()
+    boot = machine.boot() or platform.node()
     return digest(canonical({"boot": boot, "facts": facts}))[:12]
 
 
@@ -226,7 +222,7 @@ def main(address: str, offer: Offer, once: bool = False) -> None:
 
     async def until_told() -> None:
         task = asyncio.ensure_future(run(address, offer, say, once=once))
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        when_told_to_end(asyncio.get_running_loop().add_signal_handler, task.cancel)
         await task
 
     with suppress(KeyboardInterrupt, asyncio.CancelledError):

@@ -19,30 +19,24 @@ first: Linux splits a huge page that is written to while another process has it 
 from __future__ import annotations
 
 import ctypes
-import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 
 from autotune.codegen.runtime.laid import over
+from autotune.platform import pages
+from autotune.platform.pages import PAGE
 from schedules.dtypes import DTYPES, DType, is_float
 from schedules.model import LINE
 from schedules.strides import MemoryLayout
 
-# Bytes of a page.
-PAGE = mmap.PAGESIZE
 # Inaccessible bytes on each side of a region: more than a row of most arrays. They cost no memory.
 GUARD = 4 << 20
 # Most bytes of scratch that a kernel may have.
 SCRATCH_SPAN = 1 << 30
 # Bytes between the beginning of a page and a large array of numpy: malloc's header.
 MALLOC_HEADER = 16
-# Flags of mmap, mprotect and madvise (MADV_HUGEPAGE) in Linux.
-_NONE, _READ, _WRITE = 0, 1, 2
-_PRIVATE, _ANONYMOUS, _NORESERVE = 0x02, mmap.MAP_ANONYMOUS, getattr(mmap, "MAP_NORESERVE", 0)
-_HUGE = 14
 
 
 def _pattern(row: DType) -> int:
@@ -136,9 +130,9 @@ class Reserve:
             raise MemoryError(f"{nbytes} bytes of scratch; at most {SCRATCH_SPAN} are given")
         room = _pages(nbytes)
         if room > self._room:
-            _protect(self.base, room, _READ | _WRITE)
+            pages.protect(self.base, room, pages.READ | pages.WRITE)
         elif room < self._room:
-            _protect(self.base + room, self._room - room, _NONE)
+            pages.protect(self.base + room, self._room - room, pages.NONE)
         self._room = room
         if room:
             ctypes.memset(self.base, 0xFF, room)
@@ -213,7 +207,7 @@ class Arena:
         elif not filled:
             ctypes.memset(base, 0xFF, room)  # NaN, in every float type, around the array
             _view(at + p.before, p)[...] = self._draws[draw][i]
-            _protect(base, room, _READ)
+            pages.protect(base, room, pages.READ)
         return at + p.before
 
     def inputs(self, draw: int = 0) -> list[np.ndarray]:
@@ -254,33 +248,28 @@ class Arena:
     def close(self) -> None:
         """Give all memory back. The views of placements must not be used afterwards."""
         for address, size in self._free:
-            _libc().munmap(address, size)
+            pages.give_back(address, size)
         self._free.clear()
         self._written.clear()
         self.placements.clear()
 
     def _opened_on_demand(self, name: str) -> Reserve:
         base = self._reserve(SCRATCH_SPAN)
-        self.spans.append(
-            Span(name, "scratch", "", base - GUARD, base, base, base + SCRATCH_SPAN + GUARD)
-        )
+        self.spans.append(Span(name, "scratch", "", base - GUARD, base, base, base + SCRATCH_SPAN + GUARD))
         return Reserve(base)
 
     def _reserve(self, room: int) -> int:
         """Address of ``room`` inaccessible bytes with `GUARD` on each side."""
-        libc, size = _libc(), room + 2 * GUARD
-        flags = _PRIVATE | _ANONYMOUS | _NORESERVE
-        base = libc.mmap(None, size, _NONE, flags, -1, 0)
-        if base is None or base == ctypes.c_void_p(-1).value:
-            raise MemoryError(f"cannot map {size} bytes for a kernel's arrays")
+        size = room + 2 * GUARD
+        base = pages.reserve(size)
         self._free.append((base, size))
-        return int(base) + GUARD
+        return base + GUARD
 
     def _region(self, room: int) -> int:
         base = self._reserve(room)
-        _protect(base, room, _READ | _WRITE)
+        pages.protect(base, room, pages.READ | pages.WRITE)
         if room >= 4 << 20:
-            _libc().madvise(base, room, _HUGE)
+            pages.prefer_huge(base, room)
         return base
 
 
@@ -305,23 +294,8 @@ def locate(spans: Sequence[Span], address: int) -> Span | None:
     return min((s for s in spans if s.low <= address < s.high), key=distance, default=None)
 
 
-@cache
-def _libc() -> ctypes.CDLL:
-    libc = ctypes.CDLL(None)
-    pointer, size, word = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-    libc.mmap.argtypes, libc.mmap.restype = [pointer, size, word, word, word, ctypes.c_long], pointer
-    libc.munmap.argtypes = [pointer, size]
-    libc.mprotect.argtypes = libc.madvise.argtypes = [pointer, size, word]
-    return libc
-
-
 def _pages(n: int) -> int:
     return -(-n // PAGE) * PAGE
-
-
-def _protect(address: int, size: int, mode: int) -> None:
-    if size and _libc().mprotect(address, size, mode):
-        raise MemoryError(f"cannot change the protection of {size} bytes")
 
 
 def _view(address: int, p: KernelParam) -> np.ndarray:

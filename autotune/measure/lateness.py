@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable
 
-from autotune.targets import usable_cpus
+from autotune.platform.cpus import usable_cpus
+from autotune.platform.processes import folder_of, own_threads, scheduled
 
 
 class Lateness:
@@ -36,29 +36,10 @@ class Lateness:
 
     def _since_last_look(self) -> tuple[float, float]:
         """Seconds that all threads had a CPU since the last look, and that they waited for one."""
-        own = "/proc/self/task"
-        tasks = [f"{own}/{t}" for t in _names(own)] + [f"/proc/{p}" for p in self.processes()]
+        tasks = [*own_threads(), *map(folder_of, self.processes())]
         now = {task: scheduled(task) for task in tasks}
         before = [self._seen.get(task, (0.0, 0.0)) for task in tasks]
         self._seen = now
         both = [*zip(now.values(), before, strict=True)]
         ran, waited = (sum(max(new[i] - old[i], 0.0) for new, old in both) for i in (0, 1))
         return ran, waited
-
-
-def scheduled(task: str) -> tuple[float, float]:
-    """Seconds that a thread had a CPU, and that it was ready to run and had none, since it began. ``task``:
-    its folder below /proc; that of a process is its main thread's. Zeros where the system does not tell."""
-    try:
-        with open(f"{task}/schedstat") as f:
-            ran, waited = f.read().split()[:2]
-            return int(ran) * 1e-9, int(waited) * 1e-9
-    except (OSError, ValueError):
-        return 0.0, 0.0
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []

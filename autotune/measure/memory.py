@@ -10,7 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from autotune.targets.cpus import memory_left
+from autotune.platform.cpus import memory_left
+from autotune.platform.files import CGROUPS
 from schedules.errors import WorkloadError
 from schedules.te.compute_dag import ComputeDAG
 
@@ -29,7 +30,7 @@ def needed_bytes(dag: ComputeDAG) -> int:
     return COPIES * params + WIDE_BYTES * elements
 
 
-def free_bytes(root: Path = Path("/sys/fs/cgroup")) -> int:
+def free_bytes(root: Path = CGROUPS) -> int:
     """Bytes that can still be taken: the machine's free memory, or less where a container's limit is
     nearer. Where the system tells neither: as if all could."""
     try:

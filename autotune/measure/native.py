@@ -6,28 +6,19 @@ They are compiled once in the zygote. The processes forked from it inherit the c
 from __future__ import annotations
 
 import ctypes
-import platform
 import signal
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from autotune.codegen.llvm.compile import compile_module, link
 from autotune.codegen.runtime.support import NOW
+from autotune.platform import faults
+from autotune.platform.faults import ERROR_CODE_AT, INFO_BYTES
 from schedules.model import Target
 
-# Clock numbers of clock_gettime: monotonic, thread CPU time.
-MONOTONIC, THREAD_CPU = (6, 16) if sys.platform == "darwin" else (1, 3)
-# Signals that the handler reports.
-FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
-# Bytes of Linux's siginfo_t, and of a fault record: it and the page-fault error code of x86.
-INFO_BYTES = 128
+# Bytes of a fault record: what the system tells, and the page-fault error code of x86.
 RECORD_BYTES = INFO_BYTES + 8
-# Offset of gregs[REG_ERR] in ucontext_t (bytes), x86-64 Linux.
-_ERROR_CODE_AT = 192
-# si_code SI_KERNEL: the processor gave no address.
-_GENERAL_PROTECTION = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +46,8 @@ class Native:
     def watch(self, fd: int) -> None:
         """From now on a fault writes `RECORD_BYTES` to the start of file ``fd``, then kills the process as
         before. Linux only; elsewhere a fault has no address."""
-        if sys.platform != "linux":
-            return
-        libc = ctypes.CDLL(None, use_errno=True)
-        self._stack = ctypes.create_string_buffer(1 << 16)  # a kernel may have overrun the ordinary one
-        libc.sigaltstack(ctypes.byref(_Stack(ctypes.addressof(self._stack), 0, 1 << 16)), None)
         ctypes.c_int32.from_address(self._at["at_fault_fd"]).value = fd
-        action = _Action(handler=self._at["at_fault"], flags=0x4 | 0x08000000 | 0x80000000)
-        for number in FAULTS:  # SA_SIGINFO | SA_ONSTACK | SA_RESETHAND
-            libc.sigaction(int(number), ctypes.byref(action), None)
+        self._stack = faults.handle(self._at["at_fault"])
 
 
 def read_fault(record: bytes) -> Fault | None:
@@ -74,31 +58,15 @@ def read_fault(record: bytes) -> Fault | None:
     code = int.from_bytes(record[8:12], "little", signed=True)
     address: int | None = int.from_bytes(record[16:24], "little")
     write: bool | None = None
-    if number == signal.SIGSEGV and code == _GENERAL_PROTECTION:
+    if number == signal.SIGSEGV and code == faults.GENERAL_PROTECTION:
         address = None
-    elif platform.machine() == "x86_64" and number == signal.SIGSEGV:
+    elif ERROR_CODE_AT is not None and number == signal.SIGSEGV:
         write = bool(int.from_bytes(record[INFO_BYTES:RECORD_BYTES], "little") & 2)
     return Fault(number, address, write)
 
 
-class _Stack(ctypes.Structure):
-    _fields_ = [("sp", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
-
-
-class _Action(ctypes.Structure):
-    """struct sigaction of the C libraries of Linux."""
-
-    _fields_ = [
-        ("handler", ctypes.c_void_p),
-        ("mask", ctypes.c_ulong * (1024 // (8 * ctypes.sizeof(ctypes.c_ulong)))),
-        ("flags", ctypes.c_uint),
-        ("restorer", ctypes.c_void_p),
-    ]
-
-
 def _text() -> str:
-    x86 = platform.machine() == "x86_64"
-    base, at = ("%context", _ERROR_CODE_AT) if x86 else ("@zero", 0)
+    base, at = ("@zero", 0) if ERROR_CODE_AT is None else ("%context", ERROR_CODE_AT)
     return f"""
 @at_fault_fd = global i32 -1
 @zero = private constant i64 0

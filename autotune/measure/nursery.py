@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
-import sys
 
 from autotune.backends.building import from_trace  # noqa: F401  what builders would import, each by itself
 from autotune.measure import wire, zygote
+from autotune.platform import processes
 
 
 def main(fd: int, parent: int) -> None:
@@ -25,9 +24,7 @@ def main(fd: int, parent: int) -> None:
         except wire.Closed:
             return
         if header["do"] == "fork":
-            pid = zygote.forked(control, lambda fds: zygote.main(fds[0], os.getppid()), fds)
+            pid = processes.forked(control, lambda fds: zygote.main(fds[0], os.getppid()), fds)
         else:
-            if sys.platform == "linux":  # elsewhere it ends with its socket
-                os.kill(header["pid"], signal.SIGKILL)
-            pid = os.waitpid(header["pid"], 0)[0]
+            pid = processes.end_child(header["pid"])
         wire.send(control, {"pid": pid})

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,10 +18,12 @@ from autotune.errors import AutotuneError, refused
 from autotune.measure import wire
 from autotune.measure.arena import Span
 from autotune.measure.inputs import Draw
-from autotune.measure.lateness import scheduled
 from autotune.measure.native import RECORD_BYTES, Fault, read_fault
 from autotune.measure.results import Nominal, Options
 from autotune.measure.starting import START_S, ForkServer, Nursery, python
+from autotune.platform import processes
+from autotune.platform.files import anonymous_file
+from autotune.platform.processes import folder_of, scheduled
 from schedules.model import Target
 from schedules.te.compute_dag import ComputeDAG
 
@@ -96,7 +97,10 @@ class Zygote(ForkServer):
         nominal: Nominal | None = None,
         others: Sequence[tuple[Mapping[str, int], Draw]] = (),
     ) -> None:
-        """``others``: draws of other sizes than the largest, where some are open."""
+        """``others``: draws of other sizes than the largest, where some are open. Raises `MeasureError` where
+        the system lacks what measuring needs."""
+        with _told():
+            processes.check_measuring()
         self._setup: dict[str, Any] = {
             "dag": dag.to_json(),
             "names": list(names),
@@ -122,7 +126,7 @@ class Zygote(ForkServer):
         if self._control is not None:
             return
         begin = time.monotonic()
-        stderr = wire.anonymous_file("stderr")
+        stderr = anonymous_file("stderr")
         try:
             ours, theirs = socket.socketpair()
         except OSError:
@@ -167,8 +171,8 @@ class Zygote(ForkServer):
             ours, theirs = socket.socketpair()
             files: list[int] = []
             try:
-                files += [wire.anonymous_file("stderr")]
-                files += [wire.anonymous_file("fault")]
+                files += [anonymous_file("stderr")]
+                files += [anonymous_file("fault")]
                 pid = self._ask({"do": "fork", "role": role}, (theirs.fileno(), *files))["pid"]
                 ours.settimeout(SEND_S)
                 log.debug("%s process %d started", role, pid)
@@ -194,7 +198,7 @@ class Zygote(ForkServer):
             status = self._ask({"do": "reap", "pid": child.pid, "kill": kill})["status"]
         except (wire.Closed, KeyError):
             self.end()
-            status = int(signal.SIGKILL)
+            status = processes.KILLED
         record = os.pread(child.record, RECORD_BYTES, 0)
         stderr = _tail(child.stderr)
         child.close()
@@ -299,12 +303,12 @@ class Slot:
 def waiting_s(pid: int) -> float:
     """Seconds that the main thread of a process was ready to run and had no CPU, since it began. 0 where the
     system does not tell."""
-    return scheduled(f"/proc/{pid}")[1]
+    return scheduled(folder_of(pid))[1]
 
 
 def _share(arrays: Sequence[np.ndarray]) -> int:
     """Descriptor of a file that holds the arrays, each from a multiple of 64 bytes on."""
-    fd, at = wire.anonymous_file("arrays"), 0
+    fd, at = anonymous_file("arrays"), 0
     try:
         for a in arrays:
             view = np.ascontiguousarray(a).reshape(-1).view(np.uint8).data

@@ -16,6 +16,7 @@ from typing import Any
 
 from autotune.measure import wire
 from autotune.measure.results import Nominal
+from autotune.platform import processes
 
 # Program of a zygote, or of the nursery of several. numpy's linear algebra starts threads on import, and a
 # process with threads must not fork.
@@ -149,7 +150,8 @@ def was_late(seconds: float) -> None:
 
 
 def python(module: str, sock: socket.socket, stderr: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
-    """A new Python that runs the ``main`` of a module at the other end of a socket."""
+    """A new Python that runs the ``main`` of a module at the other end of a socket. Raises `OSError`."""
+    processes.check_measuring()
     arguments = [json.dumps(sys.path), module, str(sock.fileno()), str(os.getpid())]
     return subprocess.Popen(
         [sys.executable, "-c", _BOOT, *arguments],
@@ -162,8 +164,8 @@ def python(module: str, sock: socket.socket, stderr: int = subprocess.DEVNULL) -
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End a process whose socket is closed. SIGKILL takes its children along on Linux; elsewhere the end of
-    their sockets does."""
-    if sys.platform == "linux":
+    """End a process whose socket is closed. Where that does not take its children along, the end of their
+    sockets does."""
+    if processes.children_die_too():
         process.kill()
     process.wait()

@@ -7,13 +7,9 @@ Nothing received is ever executed or unpickled.
 from __future__ import annotations
 
 import json
-import os
 import socket
 import struct
-import tempfile
 from typing import Any
-
-from kernels_db.temporary import temporary_place
 
 # The two lengths before a message: header (u32) and payload (u64), little endian.
 PREFIX = struct.Struct("<IQ")
@@ -75,11 +71,3 @@ def _exactly(sock: socket.socket, count: int) -> bytearray:
             raise Closed("end of stream")
         view = view[got:]
     return out
-
-
-def anonymous_file(name: str) -> int:
-    """Descriptor of an empty file without a path. It vanishes with its last descriptor."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create(name)
-    with tempfile.TemporaryFile(dir=temporary_place()) as f:
-        return os.dup(f.fileno())

@@ -28,10 +28,11 @@ from autotune.errors import CompileError
 from autotune.measure import timing, wire
 from autotune.measure.arena import Arena, Placement
 from autotune.measure.check import Checker
-from autotune.measure.native import MONOTONIC, THREAD_CPU, Native
+from autotune.measure.native import Native
 from autotune.measure.on_device import DeviceArrays, OnDevice
 from autotune.measure.open_checks import SizeCheck
 from autotune.measure.results import SIZES_S, Measurement, Options
+from autotune.platform import clocks
 from schedules.model import LINE, Target
 
 Pointers = ctypes.Array[ctypes.c_void_p]
@@ -368,7 +369,7 @@ def _runner(bench: MeasuringBench, loaded: LoadedObject, pointers: Pointers, whe
 
 def _timed(bench: MeasuringBench, loaded: LoadedObject, pointers: Pointers, scratch: int) -> timing.Run:
     threads = bench.target.threads
-    clock = THREAD_CPU if threads == 1 else MONOTONIC
+    clock = clocks.THREAD_CPU if threads == 1 else clocks.MONOTONIC
     # With no scratch the kernel gets null, as from its ordinary caller.
     memory = scratch if loaded.scratch_bytes else None
     return lambda n: bench.native.time(loaded.address, pointers, memory, threads, n, clock) * 1e-9

@@ -3,22 +3,18 @@
 It speaks with its parent over one socket: a setup, then "fork" and "reap" requests, one at a time. A fork
 takes about a millisecond, so that a process which a candidate killed is replaced at once.
 
-The zygote dies with its parent, and its children die with it: by parent-death signals on Linux, elsewhere by
-the end of the socket. Each child leads a process group, which is killed as a whole.
+The zygote dies with its parent, and its children die with it: by parent-death signals where there are such,
+elsewhere by the end of the socket. Each child leads a process group, which is killed as a whole.
 """
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import mmap
 import os
-import resource
 import signal
 import socket
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -34,19 +30,16 @@ from autotune.measure.check import Checker
 from autotune.measure.native import Native
 from autotune.measure.open_checks import SizeCheck, largest_of, sizes_to_rank
 from autotune.measure.results import Options
+from autotune.platform import processes
 from schedules.dtypes import bound_dtype
 from schedules.model import Target
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.open_sizes import at
 
-# Option of Linux's prctl: the signal that a process gets when its parent ends.
-_PR_SET_PDEATHSIG = 1
 # Largest file that a child may write (bytes): error output, or a compiler's object.
 FILE_BYTES = 64 << 20
 # Niceness of builders: the kernel that is timed goes first.
 NICE = 10
-# Time that a child which closed its socket has to end by itself (seconds).
-GRACE_S = 2.0
 
 
 def main(fd: int, parent: int) -> None:
@@ -61,14 +54,14 @@ def main(fd: int, parent: int) -> None:
         while True:
             header, _, fds = wire.receive(control, max_fds=3)
             if header["do"] == "fork":
-                pid = forked(control, partial(_child, state, header["role"]), fds)
+                pid = processes.forked(control, partial(_child, state, header["role"]), fds)
                 children.add(pid)
                 wire.send(control, {"pid": pid})
             else:
-                status = int(signal.SIGKILL)  # a child of an earlier zygote died with it
+                status = processes.KILLED  # a child of an earlier zygote died with it
                 if header["pid"] in children:  # else the number may be another process's by now
                     children.discard(header["pid"])
-                    status = _reap(header["pid"], header["kill"])
+                    status = processes.reaped(header["pid"], header["kill"])
                 wire.send(control, {"status": status})
     except wire.Closed:
         pass
@@ -76,7 +69,7 @@ def main(fd: int, parent: int) -> None:
         wire.send(control, {"error": f"{type(err).__name__}: {err}"})
     finally:
         for pid in children:
-            _reap(pid, kill=True)
+            processes.reaped(pid, kill=True)
 
 
 class _SizeArrays:
@@ -148,47 +141,19 @@ class PreparedTask:
         return {"spans": spans, "nominal": [reference.nominal_s, reference.runs]}
 
 
-def die_with(parent: int) -> None:
-    """Have this process killed when its parent ends, and end now if it already has."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
 def server(fd: int, parent: int) -> socket.socket:
     """The socket by which a parent asks this process to fork. Its end, and not Ctrl-C, ends this process."""
-    die_with(parent)
+    processes.die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     return socket.socket(fileno=fd)
 
 
-def forked(control: socket.socket, life: Callable[[Sequence[int]], None], fds: Sequence[int]) -> int:
-    """The number of a new process that runs ``life`` with these descriptors and ends. The second is its error
-    output. All are closed here, and there ``control``, the socket of this process."""
-    pid = os.fork()
-    if pid == 0:
-        control.close()
-        status = 1
-        try:
-            os.dup2(fds[1], 2)
-            life(fds)
-            status = 0
-        except BaseException as err:
-            os.write(2, f"{type(err).__name__}: {err}\n".encode())
-        finally:
-            os._exit(status)
-    for f in fds:
-        os.close(f)
-    return pid
-
-
 def _child(state: PreparedTask, role: str, fds: Sequence[int]) -> None:
     """The life of a forked process. ``fds``: its socket, its error output, its fault record."""
-    die_with(os.getppid())
-    os.setpgid(0, 0)
+    processes.die_with(os.getppid())
+    processes.lead_group()
     if backends.of(state.target).measuring.bounded:
-        _limit(state.options.memory_bytes)
+        processes.limit_own(state.options.memory_bytes, FILE_BYTES)
     sock = socket.socket(fileno=fds[0])
     if role == "worker":
         state.bench.native.watch(fds[2])
@@ -196,44 +161,8 @@ def _child(state: PreparedTask, role: str, fds: Sequence[int]) -> None:
             arena.fill_outputs()
         worker.serve(sock, state.bench)
     else:
-        os.nice(NICE)
+        processes.step_back(NICE)
         builder.serve(sock, state.build, state.dag, state.target)
-
-
-def _limit(memory_bytes: int) -> None:
-    try:
-        with open("/proc/self/statm", encoding="ascii") as f:
-            mapped = int(f.read().split()[0]) * mmap.PAGESIZE
-        resource.setrlimit(resource.RLIMIT_AS, (mapped + memory_bytes, mapped + memory_bytes))
-    except (OSError, ValueError):  # not Linux: no such limit is kept there
-        pass
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)  # which a process cannot raise
-    most = FILE_BYTES if hard == resource.RLIM_INFINITY else min(FILE_BYTES, hard)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-
-
-def _reap(pid: int, kill: bool) -> int:
-    """Wait status of a child, whose process group is gone when this returns."""
-    if kill:
-        _kill_group(pid)
-    end = time.monotonic() + GRACE_S
-    pause = 5e-5
-    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-        if time.monotonic() > end:
-            _kill_group(pid)
-        time.sleep(pause)
-        pause = min(2 * pause, 2e-3)
-    _kill_group(pid)  # what the candidate may have started; the number is still the child's
-    return os.waitpid(pid, 0)[1]
-
-
-def _kill_group(pid: int) -> None:
-    for kill in (os.killpg, os.kill):  # the group may not have been made yet
-        try:
-            kill(pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass
 
 
 def _arrays(fd: int, params: Sequence[KernelParam]) -> Iterator[np.ndarray]:

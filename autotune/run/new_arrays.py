@@ -9,30 +9,28 @@ to clear. While nobody uses it, the system may take it back (MADV_FREE).
 from __future__ import annotations
 
 import ctypes
-import mmap
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import lru_cache, partial
 from math import prod
+from mmap import mmap
 from typing import Any
 
 import numpy as np
 
 from autotune.codegen.runtime.laid import over
+from autotune.platform import pages
+from autotune.platform.pages import HUGE_PAGE, KEEPS_IDLE
 from schedules.strides import MemoryLayout
 
 # Bytes of a result that lies in such memory, at least: numpy asks for huge pages from there on too.
 LARGE = 4 << 20
 # Bytes that are kept for results to come, at most.
 MOST_IDLE = 256 << 20
-HUGE = 2 << 20  # bytes of a huge page
-# What is needed of the system: memory of its own for a process that is forked, and to tell what is idle.
-KEEPS = all(hasattr(mmap, name) for name in ("MAP_PRIVATE", "MAP_ANONYMOUS", "MADV_FREE"))
 
 # {bytes: memory that nobody uses}. Lists are changed by single calls only: results end in any thread, and in
 # the midst of anything, where a lock could wait for its own thread.
-_idle: dict[int, list[mmap.mmap]] = {}
+_idle: dict[int, list[mmap]] = {}
 
 
 def maker_of(layout: MemoryLayout, dtype: np.dtype[Any]) -> Callable[[], np.ndarray]:
@@ -63,7 +61,7 @@ def idle_bytes() -> int:
 
 
 def _is_large(shape: Sequence[int], itemsize: int) -> bool:
-    return KEEPS and prod(shape) * itemsize >= LARGE
+    return KEEPS_IDLE and prod(shape) * itemsize >= LARGE
 
 
 def _large(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
@@ -81,17 +79,15 @@ def _large_tensor(torch: Any, shape: tuple[int, ...], dtype: Any) -> Any:
 def _lent(nbytes: int) -> Any:
     """A buffer of ``nbytes`` at least, which begins with a huge page. Whoever has a view of it has it too.
     None where the system gives none."""
-    size = -(-nbytes // HUGE) * HUGE
+    size = -(-nbytes // HUGE_PAGE) * HUGE_PAGE
     try:
         block = _idle[size].pop()
     except (KeyError, IndexError):
         try:
-            block = mmap.mmap(-1, size + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            block = pages.block(size + HUGE_PAGE)
         except (OSError, OverflowError):
             return None
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            _advise(block, mmap.MADV_HUGEPAGE)
-    first = -ctypes.addressof(ctypes.c_char.from_buffer(block)) % HUGE
+    first = -ctypes.addressof(ctypes.c_char.from_buffer(block)) % HUGE_PAGE
     lent = _kind(size).from_buffer(block, first)
     lent.block, lent.kept = block, _kept
     return lent
@@ -108,11 +104,11 @@ def _kind(size: int) -> Any:
     return type("Lent", (ctypes.c_ubyte * size,), {"__del__": ended})
 
 
-def _kept(size: int, block: mmap.mmap) -> None:
+def _kept(size: int, block: mmap) -> None:
     """Keep memory that nobody uses any more. Where that is too much, what is kept of other sizes goes."""
     if size > MOST_IDLE:
         return
-    _advise(block, mmap.MADV_FREE)
+    pages.idle(block)
     _idle.setdefault(size, []).append(block)
     for other in sorted([*_idle], key=lambda n: n == size):
         while idle_bytes() > MOST_IDLE:
@@ -120,8 +116,3 @@ def _kept(size: int, block: mmap.mmap) -> None:
                 _idle[other].pop(0)
             except IndexError:
                 break
-
-
-def _advise(block: mmap.mmap, what: int) -> None:
-    with suppress(OSError):  # an older kernel, or a sandbox: it is memory all the same
-        block.madvise(what)

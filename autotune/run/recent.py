@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from autotune.platform.cpus import usable_cpu_set
 from kernels_db.place import locate
 
 if TYPE_CHECKING:
@@ -56,5 +57,4 @@ def _state(where: str) -> Hashable:
     version = locate(where).version()
     if version is None:
         return None
-    cpus = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return version, cpus
+    return version, usable_cpu_set() or os.cpu_count()

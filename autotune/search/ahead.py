@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from autotune.platform.processes import thread_steps_back
 from autotune.search.base import Result, SearchPolicy
 from schedules.space.base import Candidate
 
@@ -21,12 +19,6 @@ LEAD = 1.5
 NICE = 10
 
 
-def _step_back() -> None:
-    """Lower this thread's priority. On Linux a thread has a priority of its own."""
-    if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
-
-
 class AskAhead:
     """A policy that a thread may ask in advance. Use it as a context manager, from one thread. What it is
     told while the thread chooses reaches the policy with the next call of `ask` or `begin`.
@@ -37,7 +29,7 @@ class AskAhead:
 
     def __init__(self, policy: SearchPolicy) -> None:
         self._policy = policy
-        self._pool = ThreadPoolExecutor(1, "autotune-search", _step_back)
+        self._pool = ThreadPoolExecutor(1, "autotune-search", thread_steps_back, (NICE,))
         self._next: Future[_Round] | None = None
         self._untold: list[Result] = []
         self.seconds = 0.0

@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from autotune.targets.cpus import cpu_list, read, usable_cpus
+from autotune.platform.cpus import cpu_list, usable_cpus
+from autotune.platform.files import read
+from autotune.platform.machine import cpu_model, memory_gib, nvidia_driver
 
-CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 DEFAULT_CACHES = {"l1_bytes": 32 << 10, "l2_bytes": 512 << 10, "l3_bytes": 8 << 20}  # a modest desktop core
-
-
-def host_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str] | None:
-    """The extensions of the first CPU that the kernel lists, or None where there is no such file."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    for line in text.splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() in ("flags", "Features"):
-            return frozenset(value.split())
-    return None
 
 
 def vector_unit(features: tuple[str, ...]) -> dict[str, int]:
@@ -64,10 +51,10 @@ def machine(generator: Mapping[str, str]) -> dict[str, str | int]:
     from schedules.distribution import VERSION
 
     return {
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cpus": os.cpu_count() or 1,
         "usable_cpus": usable_cpus(),
-        "memory_gib": _memory_gib(),
+        "memory_gib": memory_gib(),
         "system": platform.system(),
         "kernel": platform.release(),
         "architecture": platform.machine(),
@@ -86,25 +73,10 @@ def _gpu_software() -> dict[str, str]:
     from importlib import metadata  # takes long, and loading a kernel needs none of this
 
     found = {}
-    driver = re.search(r"Kernel Module(?: for \S+)?\s+([0-9.]+)", read(Path("/proc/driver/nvidia/version")))
+    driver = nvidia_driver()
     if driver:
-        found["nvidia_driver"] = driver[1]
+        found["nvidia_driver"] = driver
     for name, package in (("nvrtc", "nvidia-cuda-nvrtc"), ("pyopencl", "pyopencl")):
         with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(package)
     return found
-
-
-def _cpu_model() -> str:
-    for line in read(Path("/proc/cpuinfo")).splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return value.strip()
-    return platform.processor() or platform.machine()
-
-
-def _memory_gib() -> int:
-    try:
-        return round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30)
-    except (ValueError, OSError, AttributeError):
-        return 0

@@ -6,11 +6,10 @@ It reads files of the operating system only, so that loading a kernel need not i
 from __future__ import annotations
 
 import platform
-import sys
 from collections.abc import Iterable
 
-from autotune.targets import amx
-from autotune.targets.facts import host_flags
+from autotune.platform import amx, machine
+from autotune.platform.machine import host_flags
 from schedules.model import Target
 
 # LLVM's name of an extension that generated code may use -> its name in /proc/cpuinfo, where they differ.
@@ -92,5 +91,5 @@ def _family(architecture: str) -> str:
 
 
 def _same_system(triple: str) -> bool:
-    system = {"linux": "linux", "darwin": "darwin", "win32": "windows"}.get(sys.platform, sys.platform)
+    system = machine.system()
     return system in triple or (system == "darwin" and "macos" in triple)

@@ -9,9 +9,10 @@ import os
 import re
 from collections.abc import Iterable
 
+from autotune.platform import cpus
+from autotune.platform.machine import CPU_CACHES
 from autotune.settings import config_file
-from autotune.targets import cpus
-from autotune.targets.facts import CPU_CACHES, caches, vector_unit
+from autotune.targets.facts import caches, vector_unit
 from autotune.targets.features import detected
 from kernels_db.opening import read_regular
 from schedules.errors import AutotuneError, suggest

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from autotune.platform.processes import signal_thread
+
 # Code of imports. An exception in the midst of it may leave the lock of all imports taken, and another thread
 # would wait for it for ever.
 _IMPORTS = "<frozen importlib"
@@ -77,7 +79,4 @@ class Interrupts:
 def _again(number: int) -> None:
     """Send the signal to the main thread once more, a moment later."""
     time.sleep(AGAIN_S)
-    if hasattr(signal, "pthread_kill"):
-        signal.pthread_kill(threading.main_thread().ident or 0, number)
-    else:
-        signal.raise_signal(signal.Signals(number))
+    signal_thread(threading.main_thread().ident or 0, number)

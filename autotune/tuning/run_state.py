@@ -7,9 +7,9 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.platform import machine, processes
 from kernels_db.records import Run
 from schedules.model import digest
 
@@ -20,14 +20,13 @@ PROCESS = "process"  # the option that names it
 KILLED = "killed"  # the state of a run whose process is gone, beside those that the log has
 # Time after the last sign of life, and after the budget, until a run elsewhere counts as gone (seconds).
 SILENT_S = 600.0
-_BOOT, _SPACE = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
 
 
 def own_process() -> dict[str, object] | None:
     """This process: where its number holds (a boot of a machine, or a container), its number, and when it
     began, because numbers are given again. None where the system does not tell."""
     where, pid = _where(), os.getpid()
-    began = _began(pid)
+    began = processes.began(pid)
     return None if where is None or began is None else {"where": where, "pid": pid, "began": began}
 
 
@@ -40,7 +39,7 @@ def state_of(run: Run, last: str) -> str:
     told = run.options.get(PROCESS)
     if isinstance(told, Mapping) and told.get("where") == _where() is not None:
         pid = told.get("pid")
-        began = _began(pid) if type(pid) is int and 0 < pid < 1 << 32 else None
+        began = processes.began(pid) if type(pid) is int and 0 < pid < 1 << 32 else None
         return KILLED if began is None or began != told.get("began") else "running"
     return KILLED if _silent(run, last) else "running"
 
@@ -65,17 +64,5 @@ def _silent(run: Run, last: str) -> bool:
 
 
 def _where() -> str | None:
-    try:
-        return digest(f"{_BOOT.read_text(encoding='ascii').strip()} {os.readlink(_SPACE)}")[:16]
-    except (OSError, ValueError):
-        return None
-
-
-def _began(pid: int) -> int | None:
-    """When a process began, in ticks since the machine's start; None for one that is gone."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-        fields = stat[stat.rindex(b")") :].split()  # a name may have spaces and brackets
-        return None if fields[1] in (b"Z", b"X") else int(fields[20])
-    except (OSError, ValueError, IndexError):
-        return None
+    boot, space = machine.boot(), processes.space_of_numbers()
+    return None if boot is None or space is None else digest(f"{boot} {space}")[:16]

@@ -13,7 +13,8 @@ import pytest
 import autotune as at
 from autotune import backends, targets
 from autotune.backends.building.generator_version import this_machine
-from autotune.targets import cpus, facts, features
+from autotune.platform import cpus, machine
+from autotune.targets import facts, features
 from schedules.model import Target
 
 
@@ -54,7 +55,7 @@ def test_a_target_file_with_impossible_threads_is_refused(threads: str, tmp_path
 
 def test_a_missing_extension_or_family_is_not_runnable() -> None:
     target = targets.detect(1)
-    flags = facts.host_flags()
+    flags = machine.host_flags()
     if flags is not None and "x86_64" in target.triple:
         absent = next(
             n for n in ("avx512fp16", "amx-fp16", "xop", "fma4") if features.X86_NAMES.get(n, n) not in flags

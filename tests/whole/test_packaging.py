@@ -8,6 +8,7 @@ import re
 import runpy
 import subprocess
 import sys
+import tarfile
 import textwrap
 import tomllib
 import zipfile
@@ -224,14 +225,18 @@ def test_hints_name_the_distribution_and_extras_that_there_are() -> None:
             assert name == distribution.NAME and extra in {"", *extras}, f"{page.name}: {name}[{extra}]"
 
 
+def built(kind: str, tree: Path, out: Path) -> Path:
+    """The "wheel" or "sdist" of a tree."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(out)]
+    done = subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=1200)
+    assert done.returncode == 0, done.stderr
+    (found,) = out.iterdir()
+    return found
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1200)
-    assert done.returncode == 0, done.stderr
-    (found,) = out.glob("*.whl")
-    return found
+    return built("wheel", ROOT, tmp_path_factory.mktemp("wheel"))
 
 
 def test_the_wheel_holds_the_four_packages_and_their_data(wheel: Path) -> None:
@@ -248,6 +253,40 @@ def test_the_wheel_holds_the_four_packages_and_their_data(wheel: Path) -> None:
     assert any(n.endswith("licenses/LICENSE") for n in names)
     told = f"{distribution.NAME.replace('-', '_')}-{autotune.__version__}.dist-info/METADATA"
     assert told in names and wheel.name.startswith(told.partition(".dist")[0])
+
+
+@pytest.mark.slow
+def test_the_source_archive_holds_what_tests_and_wheels_need(wheel: Path, tmp_path: Path) -> None:
+    """Its tests run against an installed wheel, and the wheel that is built from it is the same."""
+    archive = built("sdist", ROOT, tmp_path / "sdist")
+    with tarfile.open(archive) as tar:
+        tar.extractall(tmp_path, filter="data")
+    (tree,) = tmp_path.glob("autotune_compiler-*")
+    assert tree.name == archive.name.removesuffix(".tar.gz") == "-".join(wheel.name.split("-")[:2])
+    there = {p.relative_to(tree).as_posix() for p in tree.rglob("*") if p.is_file()}
+    here = {
+        p.relative_to(ROOT).as_posix()
+        for folder in (".ci", "benchmarks", "configs", "docs", "examples", "tests", *PACKAGES)
+        for p in (ROOT / folder).rglob("*")
+        if p.is_file() and p.suffix in {"", ".py", ".md", ".json", ".toml", ".cpp", ".xz", ".png"}
+    }
+    ours = {p for p in here if "__pycache__" not in p and not p.startswith("docs/generated/")}
+    assert ours <= there and {"README.md", "LICENSE", "Makefile", "CHANGELOG.md"} <= there
+    databases = {p.relative_to(ROOT).as_posix() for p in (ROOT / "tests").rglob("data/*.db")}
+    assert databases and databases <= there
+    again = built("wheel", tree, tmp_path / "again")
+    with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(again) as two:
+        assert {i.filename: i.CRC for i in one.infolist()} == {i.filename: i.CRC for i in two.infolist()}
+
+
+def test_the_page_of_the_index_has_links_that_lead_somewhere() -> None:
+    """Links of the README go to files; the classifiers are the Pythons that are supported."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    told = [c.rpartition(" ")[2] for c in project["classifiers"] if " :: 3." in c]
+    low, high = (m[1] for m in re.finditer(r"3\.(\d+)", project["requires-python"]))
+    assert told == [f"3.{n}" for n in range(int(low), int(high))]
+    for link in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", (ROOT / "README.md").read_text("utf-8")):
+        assert link.startswith("http") or (ROOT / link).exists(), link
 
 
 @pytest.fixture

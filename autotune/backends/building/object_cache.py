@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from autotune.platform.files import FOLDERS_OPEN
 from autotune.settings import NoPlaceError, cache_dir
 from autotune.settings.own_folders import refusal_of
 from schedules.model import canonical, digest
@@ -126,7 +127,7 @@ class ObjectCache:
     def _open(self, create: bool) -> int | None:
         """A descriptor of the directory, verified, or None. All access goes through it, so that
         nobody can put another directory in its place after the check."""
-        if self.directory is None:
+        if self.directory is None or not FOLDERS_OPEN:  # nothing is kept where that cannot be verified
             return None
         try:
             if create:

@@ -22,6 +22,7 @@ from autotune.backends.drivers.protocol import FLUSH, DeviceError, Memory
 from autotune.codegen.grid_code import GridCode
 from autotune.codegen.runtime import launcher
 from autotune.errors import CompileError
+from autotune.platform.machine import driver_library
 
 AHEAD = 16  # timed runs that are under way together
 CODE_FOR = 13000  # the driver interface that machine code of NVRTC 13 needs
@@ -39,7 +40,7 @@ def _handle() -> Any:
     if find_spec("cuda") is None or find_spec("cuda.bindings") is None:
         return None
     try:
-        ctypes.CDLL("libcuda.so.1")
+        ctypes.CDLL(driver_library("cuda"))
     except OSError:
         return None
     from cuda.bindings import driver
@@ -108,7 +109,7 @@ class CudaProgram:
             for x, used in code.numbered():
                 function = int(_ok(self._d.cuModuleGetFunction(self._module, x.kernel.encode())))
                 launches.append((function, x.grid, x.block, used))
-        address = ctypes.cast(ctypes.CDLL("libcuda.so.1").cuLaunchKernel, ctypes.c_void_p).value or 0
+        address = ctypes.cast(ctypes.CDLL(driver_library("cuda")).cuLaunchKernel, ctypes.c_void_p).value or 0
         self.launch = launcher.bind(address, launches, len(code.params) + len(code.scratch))
 
     def run(self, memory: Sequence[Memory]) -> None:

@@ -19,6 +19,7 @@ from autotune.backends.drivers.cuda import AHEAD, limits
 from autotune.backends.drivers.protocol import FLUSH, DeviceError, Memory
 from autotune.codegen.grid_code import GridCode
 from autotune.errors import CompileError
+from autotune.platform.machine import driver_library
 
 
 @cache
@@ -27,7 +28,7 @@ def _driver() -> Any:
     if find_spec("pycuda") is None:
         return None
     try:
-        ctypes.CDLL("libcuda.so.1")
+        ctypes.CDLL(driver_library("cuda"))
         import pycuda.driver as driver
 
         driver.init()

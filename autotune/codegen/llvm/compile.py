@@ -22,7 +22,7 @@ from autotune.codegen.runtime import entry as abi
 from autotune.codegen.runtime.open_signature import OPEN
 from autotune.codegen.runtime.program import STEP
 from autotune.errors import CompileError
-from autotune.targets import amx
+from autotune.platform import amx, clocks
 from autotune.targets.features import detected
 from schedules.dtypes import DTYPES
 from schedules.model import Target
@@ -283,7 +283,7 @@ class LoadedObject:
         if not 1 <= threads <= self.threads:
             raise ValueError(f"threads={threads}, but this kernel was compiled for at most {self.threads}")
         args = self._args(pointers)
-        clock = abi.THREAD_CPU if cpu_clock else abi.MONOTONIC
+        clock = clocks.THREAD_CPU if cpu_clock else clocks.MONOTONIC
         total = self._support.bench(self._desc, args, threads, n, clock)
         if total < 0:
             raise self.no_memory()
@@ -407,7 +407,7 @@ def time_program(
 ) -> None:
     """As `run_program`, and add to ``ns``, one for each of all steps, the nanoseconds of each. ``cpu_clock``:
     CPU time of the calling thread."""
-    clock = abi.THREAD_CPU if cpu_clock else abi.MONOTONIC
+    clock = clocks.THREAD_CPU if cpu_clock else clocks.MONOTONIC
     at = ctypes.addressof(ns) + first * ctypes.sizeof(ctypes.c_int64)
     _support().program_times(_step(steps, first), n, scratch, clock, at)
 

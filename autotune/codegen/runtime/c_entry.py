@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from autotune.codegen.runtime import entry
 from autotune.codegen.runtime.open_signature import at_largest
-from autotune.targets import amx
+from autotune.platform import amx
 from schedules.ir import Buffer
 from schedules.te.open_sizes import OpenSize
 
@@ -98,8 +98,9 @@ define internal void @watch() nounwind {
 
 
 def tiles() -> str:
-    """IR text of a module that asks for the tile registers of AMX when it is loaded (`autotune.targets.amx`).
-    Its ``at_run_tiles`` is `support.running`'s ``at_run`` where they were granted."""
+    """IR text of a module that asks for the tile registers of AMX when it is loaded
+    (`autotune.platform.amx`). Its ``at_run_tiles`` is `support.running`'s ``at_run`` where they were
+    granted."""
     return f"""
 @refused = internal global i32 0
 declare i32 @at_run(ptr, ptr)

@@ -14,8 +14,8 @@ The functions of the support module (``desc`` is its address, ``args`` an array 
 of the parameters):
 
 - ``i32 at_run(desc, args)``: the kernel once; 0, or 2 if memory ran out;
-- ``i64 at_bench(desc, args, nthreads, n, clock)``: total nanoseconds of ``n`` runs on ``clock`` (`MONOTONIC`,
-  or `THREAD_CPU` time of the calling thread); -1 if memory ran out;
+- ``i64 at_bench(desc, args, nthreads, n, clock)``: total nanoseconds of ``n`` runs on ``clock`` (of
+  `autotune.platform.clocks`: `MONOTONIC`, or `THREAD_CPU` time of the calling thread); -1 if memory ran out;
 - ``void at_release(desc)``: frees the scratch block that the descriptor keeps;
 - ``at_program`` and ``at_program_times``, which run many kernels: see `program`;
 - ``ptr at_call(self, objects, nargs)``: METH_FASTCALL; ``self`` is a tuple of ``desc`` and the address of
@@ -44,8 +44,6 @@ from schedules.te.open_sizes import OpenSize
 NOTHING: Mapping[int, tuple[int, int]] = MappingProxyType({})
 # Version of the header and of what kernels expect.
 ABI = 1
-# Clock numbers of Linux.
-MONOTONIC, THREAD_CPU = 1, 3
 
 # Functions of the support module, and those of Python that it calls.
 SUPPORT = ("at_run", "at_bench", "at_release", "at_call", *program.SYMBOLS)

@@ -5,7 +5,7 @@ one block of scratch memory, large enough for each and aligned for each, so that
 
 - ``void at_program(steps, n, scratch)``: ``n`` steps in order;
 - ``void at_program_times(steps, n, scratch, clock, ns)``: the same, and adds to ``ns``, an array of i64, the
-  nanoseconds of each step on ``clock`` (`entry.MONOTONIC`, or `entry.THREAD_CPU`);
+  nanoseconds of each step on ``clock`` (`clocks.MONOTONIC`, or `clocks.THREAD_CPU`);
 - ``i64 at_program_repeat(steps, first, n, begin, total, scratch, ns)``: steps number ``begin`` to ``total``
 of a
   sequence: the ``n`` steps, and after the last number ``first`` again. It returns the number of the next step

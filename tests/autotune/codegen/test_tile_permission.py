@@ -95,7 +95,7 @@ def test_an_exported_object_asks_by_itself(tmp_path: Path) -> None:
 def test_an_exported_object_says_that_it_was_refused() -> None:
     """With another number of the system call, which the system refuses."""
     from autotune.codegen.llvm.compile import host_target, link
-    from autotune.targets import amx
+    from autotune.platform import amx
 
     if not sys.platform.startswith("linux"):
         pytest.skip("the system call is of Linux")

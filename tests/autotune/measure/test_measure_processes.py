@@ -142,7 +142,7 @@ def test_no_descriptor_leaks_over_many_candidates() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "refusing", ["socket.socketpair", "autotune.measure.wire.anonymous_file", "subprocess.Popen"]
+    "refusing", ["socket.socketpair", "autotune.measure.process.anonymous_file", "subprocess.Popen"]
 )
 @pytest.mark.parametrize("started", [False, True])
 def test_too_many_open_files_are_told_with_a_remedy(

@@ -26,7 +26,7 @@ from autotune.run.kernels import default_kernel
 from schedules import te
 from schedules.schedule import Schedule
 
-pytestmark = pytest.mark.skipif(not new_arrays.KEEPS, reason="this system keeps no memory for results")
+pytestmark = pytest.mark.skipif(not new_arrays.KEEPS_IDLE, reason="this system keeps no memory for results")
 
 N = new_arrays.LARGE // 4  # float32 elements of the smallest large result
 FLOAT = np.dtype("float32")
@@ -113,7 +113,7 @@ def test_a_kernel_writes_where_its_last_result_lay() -> None:
     np.testing.assert_array_equal(y, 2 * x)
     del y
     again = kernel(x + 1)
-    assert address(again) == first and address(again) % new_arrays.HUGE == 0
+    assert address(again) == first and address(again) % new_arrays.HUGE_PAGE == 0
     other = kernel(x)
     assert address(other) != first
     np.testing.assert_array_equal(again, 2 * (x + 1))
@@ -243,7 +243,7 @@ def test_where_the_system_gives_no_memory_numpy_says_so(monkeypatch: pytest.Monk
     def none(*_: Any, **__: Any) -> Any:
         raise OSError("no memory")
 
-    monkeypatch.setattr(new_arrays.mmap, "mmap", none)
+    monkeypatch.setattr(new_arrays.pages, "block", none)
     assert new_arrays.maker((N,), FLOAT)().flags.owndata
     with pytest.raises(MemoryError):
         new_arrays.maker((1 << 60,), FLOAT)()

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from autotune.platform.files import CGROUPS, CPU_FOLDERS, MEMBERSHIP, read
+
 
 def usable_cpu_set() -> frozenset[int]:
     """The CPUs that the calling thread may use; empty where the system does not tell."""
@@ -16,8 +18,10 @@ def usable_cpu_set() -> frozenset[int]:
 
 @contextmanager
 def on_cpus(cpus: frozenset[int]) -> Iterator[None]:
-    """The calling thread, and threads that it creates meanwhile, may use these CPUs (none: as they are)."""
+    """The calling thread, and threads that it creates meanwhile, may use these CPUs (none: as they are).
+    Nothing changes where the system does not tell which it may use."""
     before = usable_cpu_set()
+    cpus = cpus if before else frozenset()  # a system without affinity takes none
     if cpus and cpus != before:
         os.sched_setaffinity(0, cpus)
     try:
@@ -27,7 +31,7 @@ def on_cpus(cpus: frozenset[int]) -> Iterator[None]:
             os.sched_setaffinity(0, before)
 
 
-def cores_first(cpus: frozenset[int], root: Path = Path("/sys/devices/system/cpu")) -> list[int]:
+def cores_first(cpus: frozenset[int], root: Path = CPU_FOLDERS) -> list[int]:
     """CPUs in an order in which the first are of different cores."""
 
     def number(cpu: int) -> tuple[int, int]:
@@ -47,7 +51,7 @@ def usable_cpus() -> int:
     return max(1, count if limit is None else min(count, int(limit + 0.5)))
 
 
-def quota(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> float | None:
+def quota(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> float | None:
     """The tightest CPU quota of this process's cgroups, in CPUs; None where there is none."""
     quotas: list[float] = []
     for folder in cgroups("cpu", root, membership):
@@ -59,9 +63,7 @@ def quota(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/se
     return min(quotas, default=None)
 
 
-def memory_left(
-    root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")
-) -> int | None:
+def memory_left(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int | None:
     """The fewest bytes that a cgroup of this process may still take; None where none has a limit. Files that
     the system read ahead and may forget are not counted as taken."""
     left: list[int] = []
@@ -111,10 +113,3 @@ def cpu_list(text: str) -> list[int]:
             return []
         out.extend(range(int(low), int(high or low) + 1))
     return out
-
-
-def read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""

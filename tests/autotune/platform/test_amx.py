@@ -15,7 +15,8 @@ from autotune import backends, targets
 from autotune.cli import checks
 from autotune.codegen.llvm.compile import TILES, host_arch, load_object
 from autotune.errors import CompileError
-from autotune.targets import amx, facts, features
+from autotune.platform import amx, machine
+from autotune.targets import features
 
 TRY = amx._TRY
 REASON = "the operating system refuses AMX to this process: Operation not permitted"
@@ -29,9 +30,9 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
     here = dict(llvm.get_host_cpu_features())
     monkeypatch.setattr(llvm, "get_host_cpu_features", lambda: here | {"amx-tile": True, "amx-int8": True})
-    flags = (facts.host_flags() or frozenset()) | {"amx_tile", "amx_int8"}
+    flags = (machine.host_flags() or frozenset()) | {"amx_tile", "amx_int8"}
     monkeypatch.setattr(features, "host_flags", lambda: flags)
-    monkeypatch.setattr(facts, "host_flags", lambda: flags)
+    monkeypatch.setattr(machine, "host_flags", lambda: flags)
 
 
 def need_x86_linux() -> None:
@@ -41,7 +42,7 @@ def need_x86_linux() -> None:
 
 def need() -> None:
     need_x86_linux()
-    if "amx_tile" not in (facts.host_flags() or ()) or amx.trouble() is not None:
+    if "amx_tile" not in (machine.host_flags() or ()) or amx.trouble() is not None:
         pytest.skip(f"this host has no AMX: {amx.trouble()}")
 
 
