@@ -168,7 +168,7 @@ for n in (8, 16):
 )
 def test_kernels_are_loaded_without_a_home_directory(tmp_path: Path, home: dict[str, str], said: str) -> None:
     kept = {k: v for k, v in os.environ.items() if k != "HOME" and not k.startswith(("XDG_", "AUTOTUNE_"))}
-    here = {"PYTHONPATH": str(Path(own_folders.__file__).parents[1]), "TMPDIR": str(tmp_path)}
+    here = {"PYTHONPATH": str(Path(own_folders.__file__).parents[2]), "TMPDIR": str(tmp_path)}
     ran = subprocess.run(
         [sys.executable, "-c", CODE], capture_output=True, text=True, cwd=tmp_path, env=kept | here | home
     )
