@@ -313,8 +313,8 @@ class LoadedObject:
         """(the address of ``int f(pointers ..., sizes ...)``, which runs this code, and what keeps both
         mapped). ``sizes``: for code that is not `sized`, those that it takes."""
         params, _ = abi.parse_signature(self.signature)
-        text = c_entry.c_function("at_function", len(params), sizes, self._sizes)
-        text += "@descriptor = external global i64\n"
+        text = "@descriptor = external global i64\ndeclare i32 @at_run(ptr, ptr)\n"
+        text += c_entry.c_function("at_function", len(params), sizes, self._sizes)
         obj = compile_module(text, host_target(), optimize=False)
         imports = {"descriptor": ctypes.addressof(self._desc), "at_run": self._support.at["at_run"]}
         at, tracker = link(obj, ("at_function",), imports)

@@ -36,7 +36,9 @@ def c_entry(
     items = ["i64 ptrtoint (ptr @kernel to i64)", *(f"i64 {w}" for w in words[1:])]
     return f"""
 @descriptor = internal global [{entry.HEAD} x i64] [{", ".join(items)}], align 64
+declare i32 @at_run(ptr, ptr)
 declare void @at_release(ptr)
+
 {c_function(function, len(params), sizes)}
 define void @{function}_release() nounwind {{
   call void @at_release(ptr @descriptor)
@@ -46,9 +48,9 @@ define void @{function}_release() nounwind {{
 
 
 def c_function(function: str, pointers: int, sizes: Sequence[OpenSize] = (), told: Sequence[int] = ()) -> str:
-    """IR text of ``int function(pointers ..., sizes ...)``, which runs what ``@descriptor`` describes.
-    ``sizes``: those that a call tells, as int64, and it checks. ``told``: numbers that it gives to the kernel
-    in place of them."""
+    """IR text of ``int function(pointers ..., sizes ...)``, which runs what ``@descriptor`` describes, by
+    ``@at_run``. ``sizes``: those that a call tells, as int64, and it checks. ``told``: numbers that it gives
+    to the kernel in place of them."""
     types = ["ptr"] * pointers + ["i64"] * len(sizes)
     takes = ", ".join(f"{t} %p{i}" for i, t in enumerate(types))
     given = [f"{t} %p{i}" for i, t in enumerate(types)] + [f"i64 {n}" for n in told]
@@ -56,8 +58,7 @@ def c_function(function: str, pointers: int, sizes: Sequence[OpenSize] = (), tol
         f"  %at{i} = getelementptr ptr, ptr %args, i64 {i}\n  store {x}, ptr %at{i}"
         for i, x in enumerate(given)
     )
-    return f"""
-declare i32 @at_run(ptr, ptr)
+    return f"""\
 define i32 @{function}({takes}) nounwind {{
 {_checks(sizes, pointers)}  %args = alloca [{len(given)} x ptr]
 {stores}
