@@ -49,7 +49,7 @@ def test_trees_disagree_where_they_know_least() -> None:
         forest = Forest(NAMES)
         forest.fit(x[:n], y[:n])
         spread[n] = forest.predict(x)[1]
-        assert spread[n][~far].mean() > 2 * spread[n][far].mean()
+        assert spread[n][~far].mean() > 1.5 * spread[n][far].mean()
     assert spread[30].mean() > 3 * spread[400].mean()
 
 
