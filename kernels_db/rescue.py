@@ -11,19 +11,20 @@ import contextlib
 import os
 import secrets
 import sqlite3
-import tempfile
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 from kernels_db import sqlite
 from kernels_db.errors import LogError
+from kernels_db.temporary import TemporaryFilesError, temporary_place
 
 
 def saved(con: sqlite3.Connection, path: Path) -> Path:
     """A new file with all that a connection reads, in the directory of ``path``, which is made, or else where
     temporary files go. Raises `LogError`."""
     refused: Exception | None = None
-    for folder in (path.absolute().parent, Path(tempfile.gettempdir())):
+    for folder in _folders(path):
         copy = folder / f"{path.stem}-saved-{secrets.token_hex(8)}.db"
         try:
             sqlite.make_directory(folder / path.name)
@@ -39,6 +40,12 @@ def saved(con: sqlite3.Connection, path: Path) -> Path:
         f"the log {path} was moved, deleted or replaced while it was in use, and what it held cannot be "
         f"saved: {refused}"
     )
+
+
+def _folders(path: Path) -> Iterator[Path]:
+    yield path.absolute().parent
+    with contextlib.suppress(TemporaryFilesError):
+        yield temporary_place()
 
 
 def _leave_whole(con: sqlite3.Connection) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from kernels_db.encoding import HEAD, foreign
 from kernels_db.errors import LogError
 from kernels_db.opening import TO_READ, WAITS_NOT, is_named_pipe
 from kernels_db.sqlite import MAGIC
+from kernels_db.temporary import temporary_folder
 
 # Most bytes and lines of a pipe, so that an endless one cannot fill a disk.
 MAX_BYTES, MAX_LINES = 4 << 30, 20_000_000
@@ -33,8 +33,8 @@ def as_file(path: Path) -> Iterator[Path]:
     if not _is_stream(path):
         yield path
         return
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / path.name
+    with temporary_folder() as folder:
+        copy = folder / path.name
         try:
             _copy(path, copy)
         except OSError as err:

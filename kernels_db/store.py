@@ -13,7 +13,6 @@ import logging
 import os
 import secrets
 import sqlite3
-import tempfile
 import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -41,6 +40,7 @@ from kernels_db.replacing import replaced
 from kernels_db.schema import CHOOSES, FORMER, PIN, RECORD, RUN, VERIFICATION
 from kernels_db.spool import as_file
 from kernels_db.sqlite import SqliteFile
+from kernels_db.temporary import temporary_folder
 from schedules.model import Target, Workload, canonical, digest
 
 logger = logging.getLogger(__name__)
@@ -269,8 +269,8 @@ class Log(LogReader):
             is_t4 = file.exists() and t4.is_t4(file)
             self._merge(t4.read(file) if is_t4 else decoded(exchange.read_lines(file)), tally)
         elif sqlite.is_older(file, self.timeout_s):
-            with tempfile.TemporaryDirectory() as folder:  # a copy is upgraded, not the file itself
-                copy = SqliteFile(Path(folder) / file.name)
+            with temporary_folder() as folder:  # a copy is upgraded, not the file itself
+                copy = SqliteFile(folder / file.name)
                 sqlite.copy(file, copy.path, self.timeout_s)
                 Log(copy.path).close()
                 self._merge_log(copy, tally, upgraded=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes.util
+import ctypes
 import re
 from importlib.util import find_spec
 from types import ModuleType
@@ -85,9 +85,8 @@ class Cuda(Grids):
             return f"NVRTC, and {gpu.name()} ({gpu.arch()}) through {through}: use --target cuda", ""
         if cuda_binding() == "pycuda" and find_spec("pycuda") is None:
             return "NVRTC, and AUTOTUNE_CUDA_BINDING=pycuda, but PyCUDA is not installed", PYCUDA
-        name = ctypes.util.find_library("cuda") or driver_library("cuda")
         try:
-            ctypes.CDLL(name)
+            ctypes.CDLL(driver_library("cuda"))
             found = "a driver, but no usable GPU"
         except OSError:
             found = "no NVIDIA driver"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from autotune import backends
-from autotune.settings import LlmSettings, Settings, SettingsError
+from autotune.settings import LlmSettings, NoPlaceError, SettingsError, cache_dir
 from autotune.settings.own_folders import refusal_of
 from schedules.distribution import install
 
@@ -43,7 +43,7 @@ class Finding:
         return {"name": self.name, "status": self.status, "detail": self.detail, "remedy": self.remedy}
 
 
-def examine(db: str, settings: Settings) -> list[Finding]:
+def examine(db: str) -> list[Finding]:
     """Every finding about this machine, in the order in which one would mend things."""
     checks: dict[str, Callable[[], Outcome]] = {
         "python": python,
@@ -51,11 +51,13 @@ def examine(db: str, settings: Settings) -> list[Finding]:
         "cpu": cpu,
         "caches": caches,
         "cores": cores,
+        "memory": memory,
         "compile and run": compile_and_run,
         "threading of numpy": blas,
         "cost model": xgboost,
         "tuning log": lambda: log(db),
-        "object cache": lambda: objects(settings.cache_dir),
+        "object cache": objects,
+        "temporary files": temporary_files,
         "torch": torch,
         "export": export,
         "fleet": fleet,
@@ -131,6 +133,26 @@ def cores() -> Outcome:
     return Outcome("ok", detail)
 
 
+def memory() -> Outcome:
+    from autotune.measure.memory import free_bytes
+
+    free = free_bytes()
+    if free == sys.maxsize:
+        return Outcome("warn", "the system does not tell how much is free", "mount /proc")
+    return Outcome("ok", f"{free / 2**30:.3g} GiB may be taken")
+
+
+def temporary_files() -> Outcome:
+    """Where they go. Tuning and loading need none."""
+    from kernels_db.temporary import TemporaryFilesError, temporary_place
+
+    try:
+        return Outcome("ok", f"{temporary_place()}")
+    except TemporaryFilesError as err:
+        what, _, remedy = str(err).partition(": ")
+        return Outcome("warn", f"{what}; export, emulation and fleets need them", remedy)
+
+
 def compile_and_run() -> Outcome:
     """Builds y = x + x with the default schedule, runs it and compares."""
     import numpy as np
@@ -204,10 +226,15 @@ def writable(folder: Path, variable: str) -> Outcome:
     return Outcome("ok", f"{folder}" + ("" if folder.exists() else " (made when first needed)"))
 
 
-def objects(folder: Path) -> Outcome:
-    """Whether compiled kernels can be kept in ``folder``, and would be loaded from it."""
+def objects() -> Outcome:
+    """Whether compiled kernels can be kept, and would be loaded again."""
+    try:
+        folder = cache_dir()
+    except NoPlaceError as err:  # kernels are compiled in each process then
+        what, _, remedy = str(err).rpartition(": ")
+        return Outcome("warn", what, remedy)
     found = writable(folder, "AUTOTUNE_CACHE_DIR")
-    if found.status == "fail":  # kernels are compiled in each process then
+    if found.status == "fail":
         found = found._replace(status="warn")
     refusal = refusal_of(folder.stat()) if found.status == "ok" and folder.exists() else None
     if refusal is None:

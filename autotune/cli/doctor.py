@@ -24,9 +24,8 @@ def doctor(o: Given) -> None:
       autotune doctor --db tuning.db --json
     """
     from autotune.cli.checks import examine
-    from autotune.settings import Settings
 
-    findings = examine(o.where, Settings.from_environment())
+    findings = examine(o.where)
     failed = sum(f.status == "fail" for f in findings)
     if o.json:
         print_json({"ok": not failed, "checks": [f.to_json() for f in findings]})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from autotune.cli import models
 from autotune.cli import options as opt
 from autotune.cli.given import Given, takes
 from autotune.cli.output import console, output_place, print_json
+from kernels_db.temporary import temporary_folder
 from schedules.units import size
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ def report(o: Given) -> None:
     on_stdout = output_place(o.output, o.json) is sys.stdout
     if on_stdout and o.open:
         raise typer.BadParameter("--open needs a file; give one to -o")
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder) / "report.html" if on_stdout else o.output
+    with temporary_folder() if on_stdout else nullcontext() as folder:
+        place = o.output if folder is None else folder / "report.html"
         written = _of_model(o, place) if o.on_model else _of_log(o, place)
         if on_stdout:
             sys.stdout.buffer.write(place.read_bytes())

@@ -19,6 +19,7 @@ from autotune.fleet import connection
 from autotune.fleet.client import Fleet
 from autotune.fleet.errors import FleetError
 from autotune.run.warned import warn
+from kernels_db.temporary import temporary_place
 from schedules.model import Target
 
 _LOCAL = re.compile(r"local:([0-9]{1,3})")
@@ -61,7 +62,7 @@ def _named(target: str | Target) -> Iterator[str]:
     if isinstance(target, str):
         yield target
         return
-    with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
+    with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8", dir=temporary_place()) as file:
         file.write(target.json)
         file.flush()
         yield file.name
@@ -77,6 +78,7 @@ def scheduler() -> Iterator[str]:
             "local:N has no TLS, and Dask's setting distributed.comm.require-encryption asks for it; give "
             "this command DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION=false"
         )
+    temporary_place()  # which the library needs, and whose error here has a remedy
     cluster = library.LocalCluster(
         n_workers=0, host="127.0.0.1", dashboard_address="127.0.0.1:0", silence_logs=50, protocol="tcp"
     )
@@ -114,7 +116,7 @@ def workers(
     with ExitStack() as stack:
         stack.callback(_end, started)
         for _ in range(count):
-            said = stack.enter_context(tempfile.TemporaryFile())
+            said = stack.enter_context(tempfile.TemporaryFile(dir=temporary_place()))
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,

@@ -6,8 +6,8 @@ when a process ends, however it ends. Containers with folders of their own do no
 
 from __future__ import annotations
 
+import errno
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from autotune.fleet.errors import FleetError
 from autotune.platform.files import locked
+from kernels_db.temporary import temporary_place
 
 POLL_S = 0.002
 
@@ -25,7 +26,7 @@ def held(
 ) -> Iterator[None]:
     """Have these CPUs for oneself until the end of the block. ``waiting`` is called again and again until
     then; what it raises ends the wait. ``folder``: default: that of temporary files."""
-    place = folder or Path(tempfile.gettempdir())
+    place = folder or temporary_place()
     files: list[int] = []
     try:
         for cpu in sorted(cpus):
@@ -49,4 +50,6 @@ def _open(path: Path) -> int:
         except FileNotFoundError:
             return os.open(path, how | os.O_CREAT, 0o644)
     except OSError as err:
-        raise FleetError(f"the lock {path} cannot be opened: {err.strerror}; remove it") from None
+        full = err.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+        remedy = "set TMPDIR to a directory that all workers here can write" if full else "remove it"
+        raise FleetError(f"the lock {path} cannot be opened: {err.strerror}; {remedy}") from None

@@ -4,11 +4,13 @@ a process that takes too much without telling it."""
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
 
+from autotune.platform.cpus import memory_left
 from autotune.platform.files import CGROUPS
 from schedules.errors import WorkloadError
 from schedules.te.compute_dag import ComputeDAG
@@ -30,14 +32,13 @@ def needed_bytes(dag: ComputeDAG) -> int:
 
 def free_bytes(root: Path = CGROUPS) -> int:
     """Bytes that can still be taken: the machine's free memory, or less where a container's limit is
-    nearer."""
-    free = int(psutil.virtual_memory().available)
+    nearer. Where the system tells neither: as if all could."""
     try:
-        limit = (root / "memory.max").read_text(encoding="ascii").strip()
-        used = int((root / "memory.current").read_text(encoding="ascii"))
-        return min(free, max(0, int(limit) - used))
-    except (OSError, ValueError):  # no such limit ("max"), or no cgroup at all
-        return free
+        free = int(psutil.virtual_memory().available)
+    except OSError:  # no /proc
+        free = sys.maxsize
+    left = memory_left(root)
+    return free if left is None else min(free, left)
 
 
 def fit(dags: Iterable[ComputeDAG], free: int) -> bool:

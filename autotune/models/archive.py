@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from autotune.codegen.runtime import aligned
 from autotune.errors import ModelError, one_line
 from kernels_db.errors import LogError
-from kernels_db.replacing import check_replaceable
+from kernels_db.replacing import check_replaceable, in_place_of
 from schedules.documents import Malformed, parsed
 from schedules.dtypes import DTYPES
 from schedules.te.compute_dag import Tensor
@@ -112,15 +111,8 @@ def replaced(path: str | os.PathLike[str], write: Callable[[IO[bytes]], None]) -
     except LogError as err:
         raise ModelError(str(err)) from None
     try:
-        with tempfile.NamedTemporaryFile(dir=place.parent, prefix=place.name, delete=False) as f:
-            try:
-                write(f)
-                f.close()
-                os.replace(f.name, place)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.unlink(f.name)
-                raise
+        with in_place_of(place) as f:
+            write(f)
     except OSError as err:
         raise ModelError(f"{place} cannot be written: {err.strerror or err}") from err
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import tempfile
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 from autotune.measure.compare.onnx_session import refusals, session
 from autotune.models.module import Module
 from autotune.models.onnxruntime_peer import inputs_for
+from kernels_db.temporary import temporary_folder
 
 # Runs before those that count, and those.
 WARM, RUNS = 3, 10
@@ -33,9 +33,9 @@ def operator_times(path: str | os.PathLike[str], module: Module) -> list[Operato
     `RUNS` runs, the longest operator first. Raises `PeerError`."""
     inputs = inputs_for(module.inputs, 0)
     feeds = {t.name: x for t, x in zip(module.inputs, inputs, strict=True)}
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary_folder() as folder:
         with refusals(os.fspath(path)):
-            made = session(os.fspath(path), module.target.threads, str(Path(folder) / "profile"))
+            made = session(os.fspath(path), module.target.threads, str(folder / "profile"))
             for _ in range(WARM + RUNS):
                 made.run(None, feeds)
             written = made.end_profiling()

@@ -54,25 +54,54 @@ def usable_cpus() -> int:
 def quota(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> float | None:
     """The tightest CPU quota of this process's cgroups, in CPUs; None where there is none."""
     quotas: list[float] = []
+    for folder in cgroups("cpu", root, membership):
+        fields = read(folder / "cpu.max").split()
+        if len(fields) != 2:
+            fields = [read(folder / "cpu.cfs_quota_us"), read(folder / "cpu.cfs_period_us")]
+        if all(f.isdigit() for f in fields) and int(fields[1]) > 0:
+            quotas.append(int(fields[0]) / int(fields[1]))
+    return min(quotas, default=None)
+
+
+def memory_left(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int | None:
+    """The fewest bytes that a cgroup of this process may still take; None where none has a limit. Files that
+    the system read ahead and may forget are not counted as taken."""
+    left: list[int] = []
+    for folder in cgroups("memory", root, membership):
+        for limit, used, forgettable in _MEMORY:
+            most, now = read(folder / limit), read(folder / used)
+            if most.isdigit() and now.isdigit():
+                stat = dict(line.split(maxsplit=1) for line in read(folder / "memory.stat").splitlines())
+                files = stat.get(forgettable, "0")
+                taken = max(0, int(now) - int(files if files.isdigit() else 0))
+                left.append(max(0, int(most) - taken))
+    return min(left, default=None)
+
+
+# What a cgroup tells of memory: its limit, what is taken, and what of that are files. Of versions 2 and 1.
+_MEMORY = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.high", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+
+
+def cgroups(controller: str, root: Path, membership: Path) -> Iterator[Path]:
+    """Folders of the cgroups of this process that may limit it, of either version: a limit may stand at any
+    level above the process."""
     for line in read(membership).splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if controllers == "":
             bases = [root, root / "unified"]
-        elif "cpu" in controllers.split(","):
-            bases = [root / "cpu", root / controllers]
+        elif controller in controllers.split(","):
+            bases = [root / controller, root / controllers]
         else:
             continue
         parts = [p for p in path.split("/") if p and p != ".."]
-        for base in bases:
-            for depth in range(len(parts) + 1):  # a limit may stand at any level above the process
-                folder = base.joinpath(*parts[:depth])
-                fields = read(folder / "cpu.max").split()
-                if len(fields) != 2:
-                    fields = [read(folder / "cpu.cfs_quota_us"), read(folder / "cpu.cfs_period_us")]
-                if all(f.isdigit() for f in fields) and int(fields[1]) > 0:
-                    quotas.append(int(fields[0]) / int(fields[1]))
-    return min(quotas, default=None)
+        for base in dict.fromkeys(bases):
+            for depth in range(len(parts) + 1):
+                yield base.joinpath(*parts[:depth])
 
 
 def cpu_list(text: str) -> list[int]:

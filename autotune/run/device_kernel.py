@@ -212,9 +212,9 @@ class DeviceKernel(Kernel):
                 f"give that shape, or tune the kernel for {a.shape}"
             )
         if a.strides is not None and not p.layout.lies_as(a.strides):
-            raise lies_otherwise(name, p.name, a.strides, p.layout, True, "a contiguous copy of it")
+            raise lies_otherwise(name, p.name, a.strides, p.layout, True, "a contiguous copy of it", written)
         if a.strides is None and p.strides is not None and p.nbytes:
-            raise lies_otherwise(name, p.name, row_major(a.shape), p.layout, True, "")
+            raise lies_otherwise(name, p.name, row_major(a.shape), p.layout, True, "", written)
         if a.address == 0 and p.nbytes:
             raise ArgumentError(
                 f"{name} has no memory, as it stands for another array in a transformation of its library: "

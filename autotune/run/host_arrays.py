@@ -18,7 +18,7 @@ from autotune.errors import ArgumentError
 from autotune.run import device_arrays, torch_calls
 from schedules.dtypes import DTYPES, FLOATS
 from schedules.ir import Buffer
-from schedules.strides import MemoryLayout
+from schedules.strides import MemoryLayout, flaw
 
 if TYPE_CHECKING:
     from autotune.codegen.grid_code import GridArray
@@ -39,7 +39,7 @@ def view(x: Any, b: Buffer, written: bool) -> np.ndarray:
         strides = in_elements(a)
         if strides is None or not lies.lies_as(strides):
             whole, copy = strides is not None, _copied(x, written)
-            raise lies_otherwise(name, b.name, strides or a.strides, lies, whole, copy)
+            raise lies_otherwise(name, b.name, strides or a.strides, lies, whole, copy, written)
     if not is_aligned(a):
         raise ArgumentError(f"{name} is not aligned to {a.itemsize} bytes: give a copy of it")
     if written and readonly:
@@ -62,12 +62,20 @@ def in_elements(a: np.ndarray) -> tuple[int, ...] | None:
 
 
 def lies_otherwise(
-    name: str, argument: str, got: Sequence[int], wanted: MemoryLayout, whole: bool, copy: str
+    name: str,
+    argument: str,
+    got: Sequence[int],
+    wanted: MemoryLayout,
+    whole: bool,
+    copy: str,
+    written: bool = False,
 ) -> ArgumentError:
     """The error for an array with other strides than the kernel is compiled for. ``got``: in elements, or,
     where they are not ``whole``, in bytes. ``copy``: what may be given in its place."""
     unit = "elements" if whole else "bytes"
     tune = f", or tune and load the kernel with strides={{{argument!r}: {tuple(got)}}}" if whole else ""
+    if written and flaw(wanted.shape, got, written=True):  # no kernel writes so
+        tune = ""
     if wanted.strides is not None and MemoryLayout(wanted.shape).lies_as(got):
         tune = f", or tune and load the kernel without strides of {argument!r}"
     if wanted.strides is None:

@@ -184,9 +184,8 @@ def _proved(workload: Workload, trace: Trace, target: Target, lies: Sequence[Lie
 def _built(kernel: Kernel, trace: Trace, places: tuple[SharedPlace, ...]) -> InPlaceCode:
     """Raises ScheduleError."""
     from autotune.backends.building.from_trace import module_of
-    from autotune.backends.building.object_cache import ObjectCache, key
+    from autotune.backends.building.object_cache import key, objects_of_user
     from autotune.codegen.llvm.compile import compile_module, load_object
-    from autotune.settings import cache_dir
 
     ins, outs = kernel.parameters
     params = (*ins, *outs)
@@ -196,7 +195,7 @@ def _built(kernel: Kernel, trace: Trace, places: tuple[SharedPlace, ...]) -> InP
         for p in places
     ]
     version = f"{backends.of(target).versions(target)[0]} in place {lies}"
-    objects, of = ObjectCache(cache_dir()), kernel.workload.named_digest
+    objects, of = objects_of_user(), kernel.workload.named_digest
     named = key(trace.to_json(), of, target.digest, version)
     obj = objects.get(named)
     if obj is None:

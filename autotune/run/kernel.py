@@ -20,7 +20,7 @@ from autotune.codegen.runtime import aligned
 from autotune.codegen.runtime.entry import layout_of, parse_signature, shape_of, signature
 from autotune.codegen.runtime.laid import laid
 from autotune.errors import ArgumentError
-from autotune.run import in_place, new_arrays, torch_calls, torch_operator
+from autotune.run import c_address, in_place, new_arrays, torch_calls, torch_operator
 from autotune.run.host_arrays import is_number, name_of, number, view
 from autotune.run.pickled import text_of
 from schedules.dtypes import DTYPES
@@ -75,6 +75,8 @@ class Kernel:
     """
 
     __slots__ = (
+        "_address",
+        "_called",
         "_fast",
         "_given",
         "_in_place",
@@ -117,7 +119,8 @@ class Kernel:
         expected = signature(params, outputs)
         if loaded.signature != expected:
             raise ValueError(f"the object takes {loaded.signature}, not {expected}: compile it again")
-        self._loaded = loaded
+        self._loaded = self._called = loaded
+        self._address: c_address.CFunction | None = None
         self._ins = params[: len(params) - len(outputs)]
         self._outs = params[len(self._ins) :]
         # Inputs without dimensions, of which calls may give numbers.
@@ -241,6 +244,34 @@ class Kernel:
         return self._loaded
 
     @property
+    def c_type(self) -> str:
+        """The type in C of the function at `address`: pointers to the first elements of inputs and outputs,
+        in order, then an int64 for each open size. Raises as `address` does.
+
+        >>> at.load("matmul", m=64, n=32, k=48).c_type
+        'int (*)(const float *a, const float *b, float *c)'
+        """
+        return c_address.c_type(self)
+
+    @property
+    def address(self) -> int:
+        """The address of a function of C, of type `c_type`, that runs the kernel in this process. It lives
+        as long as the kernel.
+
+        It checks nothing of the arrays: they have the shapes, dtypes and strides of ``parameters``, are
+        aligned to their elements, and an output overlaps nothing else, but for an input that the kernel was
+        loaded for by ``in_place``. A number is a pointer to it. Weights known ahead are as `pack_weights`
+        gives them. It returns 0; 1, where an open size is outside its range; 2, where there is no memory for
+        scratch. It needs no lock of Python, and several threads may call it at once. It uses the threads of
+        the kernel. Raises `ArgumentError` for a kernel of a GPU, or of several sizes each of its own code.
+
+        >>> f = ctypes.CFUNCTYPE(ctypes.c_int, *3 * [ctypes.c_void_p])(kernel.address)
+        >>> f(a.ctypes.data, b.ctypes.data, out.ctypes.data)
+        0
+        """
+        return c_address.address_of(self)
+
+    @property
     def packed(self) -> frozenset[int]:
         """Numbers of the inputs that a call takes as `pack_weights` gives them."""
         return frozenset(self._packing)
@@ -353,7 +384,8 @@ class Kernel:
     def take_in_place(self, places: tuple[in_place.SharedPlace, ...]) -> None:
         """Have calls try the code for these places first, which takes arrays of their own too. For a kernel
         that nobody calls yet. Raises ArgumentError."""
-        self._fast = self.code_in_place(places).fast
+        code = self.code_in_place(places)
+        self._fast, self._called = code.fast, code.loaded
 
     def code_in_place(self, places: tuple[in_place.SharedPlace, ...]) -> in_place.InPlaceCode:
         """The code for outputs in the memory of inputs. Raises ArgumentError."""

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from autotune import backends
 from autotune.backends import check_here, confined
-from autotune.backends.building.object_cache import ObjectCache, key
+from autotune.backends.building.object_cache import ObjectCache, key, objects_of_user
 from autotune.errors import CompileError
 from autotune.run.kernel import Kernel
 from autotune.run.open_kernel import open_kernel
 from autotune.run.pickled import read
-from autotune.settings import cache_dir
 from schedules.errors import ScheduleError
 from schedules.ir.nest import tensor_buffer
 from schedules.model import Target, Trace, Workload
@@ -38,7 +37,7 @@ def kernel_of(
     """
     chosen_by = chosen_by if record is None else "log"
     by_hand = chosen_by == "schedule"
-    objects = ObjectCache(cache_dir())
+    objects = objects_of_user()
     code = confined(target)
     of = workload.named_digest if by_hand else workload.digest
     versions = backends.of(code).versions(code)

@@ -59,6 +59,7 @@ class OpenKernel(DynamicKernel):
         super().__init__(sizes_of_open(workload), self._sized, ())
         self.target, self.record, self.chosen_by = target, record, chosen_by
         self.workload, self._given = workload, trace
+        self._called = loaded
 
     def take_exact(self, exact: Callable[[Workload], Kernel | None]) -> None:
         """Have sizes take kernels of their own: ``exact`` gives the kernel that was tuned for a workload of

@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from autotune import backends
-from autotune.backends.building.object_cache import ObjectCache, key
+from autotune.backends.building.object_cache import key, objects_of_user
 from autotune.errors import CompileError
 from autotune.run import plain
 from autotune.run.describing import describe
 from autotune.run.kernel import Kernel
 from autotune.run.kernels import default_kernel, kernel_of
-from autotune.settings import cache_dir
 from autotune.settings.hooks import hook
 from kernels_db import lookup
 from kernels_db.errors import LogError
@@ -80,7 +79,7 @@ def untuned(
     """
     backends.check_here(target)
     objects, name, seen = (
-        ObjectCache(cache_dir()),
+        objects_of_user(),
         _name(workload, target, where, in_place),
         _workloads(where),
     )
@@ -114,7 +113,7 @@ def untuned(
 
 def is_kept(workload: Workload, target: Target, where: str) -> bool:
     """Whether `untuned` takes what it chose before."""
-    found = ObjectCache(cache_dir()).get(_name(workload, target, where))
+    found = objects_of_user().get(_name(workload, target, where))
     return _kept(found, _workloads(where)) is not None
 
 

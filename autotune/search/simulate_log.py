@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,6 +15,7 @@ from autotune.search.decisions import candidate_of
 from autotune.search.table import NO_TABLE, ReplayError, Sheet, Table, TableSpace
 from kernels_db.records import Record
 from kernels_db.store import Log
+from kernels_db.temporary import temporary_folder
 from schedules.space import derive
 from schedules.space.base import Candidate
 
@@ -27,7 +27,7 @@ WRONG = ("wrong_result", "out_of_bounds")
 
 def of_export(file: Path, task: str | None) -> Table:
     """The table of an export, or of T4 results of a log."""
-    with tempfile.TemporaryDirectory() as folder, Log(Path(folder) / "import.db") as log:
+    with temporary_folder() as folder, Log(folder / "import.db") as log:
         merged = log.merge(file)
         if not merged.new:
             raise ReplayError(NO_TABLE.format(file))

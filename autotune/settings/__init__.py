@@ -19,6 +19,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from autotune.settings.own_folders import instead_of_home
+from kernels_db.temporary import TemporaryFilesError
 from schedules.errors import AutotuneError
 
 D = TypeVar("D", float, None)
@@ -39,6 +40,10 @@ class SettingsError(AutotuneError, ValueError):
         ...
     autotune.settings.SettingsError: AUTOTUNE_LOG_LEVEL is 'loud'; it is one of debug, info, warning, error
     """
+
+
+class NoPlaceError(SettingsError):
+    """This user has no place for files of its own. The message names the setting that gives one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,10 +225,15 @@ def _of_the_user(kind: str, variable: str) -> Path:
             return found
     try:
         return instead_of_home()
+    except TemporaryFilesError as err:
+        why = str(err).partition(":")[0]
+        raise NoPlaceError(
+            f"this user has no home directory, and {why}: name a directory of this user alone with {variable}"
+        ) from None
     except OSError as err:
-        raise SettingsError(
-            f"this user has no home directory, and {err.filename or 'the directory of temporary files'} "
-            f"{err.strerror or err}: it is not used; name a directory of this user alone with {variable}"
+        raise NoPlaceError(
+            f"this user has no home directory, and {err.filename} {err.strerror}: it is not used; name a "
+            f"directory of this user alone with {variable}"
         ) from None
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import stat
-import tempfile
 from functools import cache
 from pathlib import Path
 
 from autotune.platform.files import user_id
+from kernels_db.temporary import temporary_place
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +26,9 @@ def refusal_of(status: os.stat_result) -> str | None:
 @cache
 def instead_of_home() -> Path:
     """A folder among temporary files, for a user without a home directory. It is made, and said to be used,
-    once. Raises `OSError` where it cannot be made, and `PermissionError` where somebody else made it."""
-    folder = Path(tempfile.gettempdir()) / f"autotune-{user_id()}"
+    once. Raises `TemporaryFilesError` or `OSError` where it cannot be made, and `PermissionError` where
+    somebody else made it."""
+    folder = temporary_place() / f"autotune-{user_id()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     status = os.lstat(folder)  # a link may lead anywhere
     refusal = "is a link" if stat.S_ISLNK(status.st_mode) else refusal_of(status)

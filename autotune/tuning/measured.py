@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import heapq
 import math
-import tempfile
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from kernels_db.place import locate
 from kernels_db.records import SHORTEST_S, Record, host_digest
 from kernels_db.sqlite import database_exists
 from kernels_db.store import Log
+from kernels_db.temporary import temporary_folder
 from schedules.model import Target, Workload
 from schedules.space import DerivedSpace, derive
 from schedules.space.gc_paused import gc_paused
@@ -134,7 +134,7 @@ def _opened(place: str) -> Iterator[Log]:
         with Log(place, read_only=True) as log:
             yield log
         return
-    with tempfile.TemporaryDirectory() as folder, Log(Path(folder) / "import.db") as log:
+    with temporary_folder() as folder, Log(folder / "import.db") as log:
         log.merge(path)
         yield log
 

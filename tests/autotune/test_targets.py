@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,40 @@ def test_quota_of_either_cgroup_version(tmp_path: Path) -> None:
     (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("200000")
     (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000")
     assert cpus.quota(tmp_path, membership) == 2.0
+
+
+@pytest.mark.parametrize(("limit", "usable"), [(None, 4), (8.0, 4), (1.5, 2), (1.2, 1), (0.1, 1)])
+def test_affinity_is_cut_by_a_quota(
+    limit: float | None, usable: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 2, 5, 7}, raising=False)
+    monkeypatch.setattr(cpus, "quota", lambda: limit)
+    assert cpus.usable_cpus() == usable
+
+
+def test_memory_left_of_either_cgroup_version(tmp_path: Path) -> None:
+    """The tightest limit at any level counts. Files that were read ahead are not taken for good."""
+    membership = tmp_path / "cgroup"
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    membership.write_text("0::/a/b\n")
+    assert cpus.memory_left(tmp_path, membership) is None
+    for folder, most, used in (("a", "9000", "4000"), ("a/b", "max", "3000")):
+        (tmp_path / folder / "memory.max").write_text(f"{most}\n")
+        (tmp_path / folder / "memory.current").write_text(f"{used}\n")
+    assert cpus.memory_left(tmp_path, membership) == 5000
+    (tmp_path / "a" / "memory.stat").write_text("anon 100\ninactive_file 1500\nactive_file 700\n")
+    assert cpus.memory_left(tmp_path, membership) == 6500
+    (tmp_path / "a" / "b" / "memory.high").write_text("3500\n")
+    assert cpus.memory_left(tmp_path, membership) == 500
+    (tmp_path / "a" / "b" / "memory.high").write_text("100\n")
+    assert cpus.memory_left(tmp_path, membership) == 0
+    membership.write_text("4:memory:/x\n5:cpu:/a\n")
+    (tmp_path / "memory" / "x").mkdir(parents=True)
+    for folder, most in (("memory", str((1 << 63) - 4096)), ("memory/x", "8000")):  # the first has none
+        (tmp_path / folder / "memory.limit_in_bytes").write_text(most)
+        (tmp_path / folder / "memory.usage_in_bytes").write_text("5000")
+        (tmp_path / folder / "memory.stat").write_text("inactive_file 9\ntotal_inactive_file 1000\n")
+    assert cpus.memory_left(tmp_path, membership) == 4000
 
 
 def test_machine_names_nobody() -> None:

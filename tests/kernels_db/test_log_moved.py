@@ -147,6 +147,21 @@ def test_where_its_folder_cannot_be_made_it_goes_where_temporary_files_go(tmp_pa
     place.unlink()
 
 
+def test_it_is_put_back_where_temporary_files_go_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nowhere() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found in []")
+
+    db = tmp_path / "folder" / "tuning.db"
+    monkeypatch.setattr("tempfile.gettempdir", nowhere)
+    with Log(db) as log:
+        made = {r.uid for r in fill(log, 1)}
+        without_its_folder(db)
+        made |= {r.uid for r in fill(log, 1, copy_of(16))}
+    assert records(db) == made
+
+
 def test_a_log_that_is_only_read_is_left_alone(tmp_path: Path) -> None:
     db = tmp_path / "tuning.db"
     with Log(db) as log:

@@ -6,12 +6,16 @@ from functools import cache
 
 import numpy as np
 
+from autotune.backends import parse
 from autotune.codegen.llvm.compile import LoadedObject, compile_module, host_arch, load_object
 from autotune.codegen.runtime.entry import entry
 from autotune.run.kernel import Kernel
+from autotune.run.kernels import kernel_of
+from autotune.run.workloads import as_workload
 from schedules.expr import Cast, Const, Load, Var, dtype_of
 from schedules.ir import Buffer
 from schedules.model import Target, Workload
+from schedules.space import derive
 from schedules.te.compute_dag import Axis, ComputeDAG, Stage, Tensor
 
 LLVM_TYPES = {
@@ -188,3 +192,16 @@ def add_kernel(
     """The kernel add(a, b) -> c."""
     loaded = add_loaded(shape, dtype, through_scratch, scratch_bytes)
     return Kernel(loaded, add_params(shape, dtype), ("c",), workload(shape, dtype), target())
+
+
+def that_packs() -> Kernel:
+    """That packs its weights ahead: a candidate of the search."""
+    workload = as_workload("matmul", {"m": 5, "n": 40, "k": 7}, constant_weights=True)
+    target = parse("cpu", 1)
+    space = derive(workload.dag, target)
+    for sketch in range(len(space.sketches)):
+        rows = space.sample(sketch, 8, np.random.default_rng(0))
+        kernel = kernel_of(workload, target, space.trace(sketch, rows[space.valid(sketch, rows)][0]))
+        if kernel.packed == {1}:
+            return kernel
+    raise AssertionError("no sketch packs")

@@ -28,6 +28,8 @@ def tune_and_call(db: Path) -> npt.NDArray[np.float32]:
     assert_type(kernel.target, at.Target)
     assert_type(kernel.trace, at.Trace | None)
     assert_type(kernel.source(), str)
+    assert_type(kernel.address, int)
+    assert_type(kernel.c_type, str)
     assert_type(kernel.time(), float)
     a = np.ones((512, 512), np.float32)
     out = np.empty_like(a)

@@ -157,6 +157,17 @@ def test_the_limit_of_a_container_counts(tmp_path: Path) -> None:
     assert memory.free_bytes(tmp_path) > 600000
 
 
+def test_a_system_that_does_not_tell_of_memory_refuses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_proc() -> None:
+        raise FileNotFoundError(2, "No such file or directory", "/proc/meminfo")
+
+    monkeypatch.setattr(memory.psutil, "virtual_memory", no_proc)
+    assert memory.free_bytes(tmp_path) == sys.maxsize
+    memory.check_fits(ops.workload("add", {"n": 1 << 20}).dag, free=memory.free_bytes(tmp_path))
+
+
 def test_indices_of_huge_extents_are_checked_without_listing_them() -> None:
     n = 1 << 39
     x = te.placeholder((n,), name="x")

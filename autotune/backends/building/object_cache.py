@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from autotune.platform.files import FOLDERS_OPEN
+from autotune.settings import NoPlaceError, cache_dir
 from autotune.settings.own_folders import refusal_of
 from schedules.model import canonical, digest
 
@@ -34,7 +35,7 @@ _STALE_S = 3600  # a temporary file this old was left behind by a process that d
 _TOUCH_S = 600  # a file read again within this time keeps its place in the order of use
 
 log = logging.getLogger(__name__)
-_told: set[Path] = set()  # directories of which this process was told that they are not used
+_told: set[Path | None] = set()  # directories of which this process was told that they are not used
 
 
 def key(trace_json: str, workload_digest: str, target_digest: str, codegen_version: str) -> str:
@@ -57,8 +58,9 @@ class ObjectCache:
     one warning of a process says why. Processes may share a directory, threads an instance.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], cap_bytes: int = CAP_BYTES) -> None:
-        self.directory = Path(directory)
+    def __init__(self, directory: str | os.PathLike[str] | None, cap_bytes: int = CAP_BYTES) -> None:
+        """``directory``: None for a cache that keeps nothing."""
+        self.directory = None if directory is None else Path(directory)
         self.cap_bytes = cap_bytes
         self._lock = threading.Lock()
         self._bytes: int | None = None  # estimate of what the directory holds; None: not yet counted
@@ -125,7 +127,7 @@ class ObjectCache:
     def _open(self, create: bool) -> int | None:
         """A descriptor of the directory, verified, or None. All access goes through it, so that
         nobody can put another directory in its place after the check."""
-        if not FOLDERS_OPEN:  # nothing is kept where that cannot be verified
+        if self.directory is None or not FOLDERS_OPEN:  # nothing is kept where that cannot be verified
             return None
         try:
             if create:
@@ -194,13 +196,30 @@ class ObjectCache:
             self._bytes = total
 
     def _warn(self, reason: str) -> None:
-        if self.directory not in _told:
-            _told.add(self.directory)
+        if _first_time(self.directory):
             log.warning(
                 "object cache %s is not used: %s; AUTOTUNE_CACHE_DIR names another place",
                 self.directory,
                 reason,
             )
+
+
+def objects_of_user() -> ObjectCache:
+    """The cache of this user. Where there is no place for one it keeps nothing, and one warning of a process
+    says why. Raises `SettingsError` for a setting that cannot be used."""
+    try:
+        return ObjectCache(cache_dir())
+    except NoPlaceError as err:
+        if _first_time(None):
+            log.warning("compiled kernels are not kept: %s", err)
+        return ObjectCache(None)
+
+
+def _first_time(directory: Path | None) -> bool:
+    """Whether nothing was said of a directory yet in this process."""
+    told = directory in _told
+    _told.add(directory)
+    return not told
 
 
 def _objects(folder: int) -> list[tuple[int, int, str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +16,7 @@ from autotune.codegen.runtime.by_cpu import SharedEntry, by_cpu, suffixed
 from autotune.codegen.simt import cxx
 from autotune.errors import CompileError
 from autotune.targets.askable import baseline
+from kernels_db.temporary import temporary_folder
 from schedules.distribution import install
 from schedules.ir import LoweredFunc
 from schedules.ir.arguments import arguments
@@ -116,16 +116,16 @@ def link(
     if driver is None:
         family = triple.partition("-")[0]
         raise CompileError(MISSING if linker() is None else ELSEWHERE.format(family))
-    with tempfile.TemporaryDirectory() as tmp:
-        paths = [Path(tmp) / f"{i}.o" for i in range(len(objects))]
+    with temporary_folder() as tmp:
+        paths = [tmp / f"{i}.o" for i in range(len(objects))]
         for path, code in zip(paths, objects, strict=True):
             path.write_bytes(code)
         for i, text in enumerate(sources):
-            paths.append(Path(tmp) / f"source{i}.c")
+            paths.append(tmp / f"source{i}.c")
             paths[-1].write_text(text, encoding="utf-8")
         for name, place in given.items():
-            (Path(tmp) / name).symlink_to(place)
-        visible, out = Path(tmp) / "symbols", Path(tmp) / "linked.so"
+            (tmp / name).symlink_to(place)
+        visible, out = tmp / "symbols", tmp / "linked.so"
         visible.write_text("{ global: " + "".join(f"{s}; " for s in symbols) + "local: *; };\n")
         # Nothing unmaps it: workers of its pool may still run its code.
         flags = ["-O2", "-fPIC"] if sources else []

@@ -9,10 +9,9 @@ from contextlib import suppress
 
 from autotune.backends.building.from_trace import build_object
 from autotune.backends.building.generator_version import generator_version
-from autotune.backends.building.object_cache import ObjectCache, key
+from autotune.backends.building.object_cache import key, objects_of_user
 from autotune.codegen.llvm.compile import LoadedObject, load_object
 from autotune.errors import CompileError
-from autotune.settings import cache_dir
 from schedules.model import Target, Trace, Workload
 from schedules.te.compute_dag import ComputeDAG
 
@@ -22,7 +21,7 @@ def loaded(dag: ComputeDAG, trace: Trace, target: Target) -> LoadedObject:
 
     Raises `ScheduleError` where the trace is not legal, and `CompileError`.
     """
-    objects = ObjectCache(cache_dir())
+    objects = objects_of_user()
     name = key(trace.to_json(), Workload(dag).named_digest, target.digest, generator_version())
     found = objects.get(name)
     if found is not None:

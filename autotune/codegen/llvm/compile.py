@@ -17,8 +17,8 @@ from contextlib import ExitStack, contextmanager
 from functools import cache, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from autotune.codegen.runtime import c_entry, exchange, support
 from autotune.codegen.runtime import entry as abi
-from autotune.codegen.runtime import exchange, support
 from autotune.codegen.runtime.open_signature import OPEN
 from autotune.codegen.runtime.program import STEP
 from autotune.errors import CompileError
@@ -26,6 +26,7 @@ from autotune.platform import amx, clocks
 from autotune.targets.features import detected
 from schedules.dtypes import DTYPES
 from schedules.model import Target
+from schedules.te.open_sizes import OpenSize
 
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
@@ -307,6 +308,17 @@ class LoadedObject:
                 self._desc[k] = word
         # The builtin holds the tuple, and so this object. While the function lives, so does the code.
         return self._support.bind((ctypes.addressof(self._desc), exchange.table() if others else 0, self))
+
+    def c_function(self, sizes: Sequence[OpenSize] = ()) -> tuple[int, Any]:
+        """(the address of ``int f(pointers ..., sizes ...)``, which runs this code, and what keeps both
+        mapped). ``sizes``: for code that is not `sized`, those that it takes."""
+        params, _ = abi.parse_signature(self.signature)
+        text = "@descriptor = external global i64\ndeclare i32 @at_run(ptr, ptr)\n"
+        text += c_entry.c_function("at_function", len(params), sizes, self._sizes)
+        obj = compile_module(text, host_target(), optimize=False)
+        imports = {"descriptor": ctypes.addressof(self._desc), "at_run": self._support.at["at_run"]}
+        at, tracker = link(obj, ("at_function",), imports)
+        return at["at_function"], (self, tracker)
 
 
 class _Header(ctypes.Structure):

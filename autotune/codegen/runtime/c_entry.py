@@ -36,28 +36,36 @@ def c_entry(
     text = entry.signature(at_largest(params, sizes), outputs)
     words = entry.descriptor(0, threads, scratch_bytes, text, {})[: entry.HEAD]
     items = ["i64 ptrtoint (ptr @kernel to i64)", *(f"i64 {w}" for w in words[1:])]
-    types = ["ptr"] * len(params) + ["i64"] * len(sizes)
-    n = len(types)
-    takes = ", ".join(f"{t} %p{i}" for i, t in enumerate(types))
-    stores = "\n".join(
-        f"  %at{i} = getelementptr ptr, ptr %args, i64 {i}\n  store {t} %p{i}, ptr %at{i}"
-        for i, t in enumerate(types)
-    )
     return f"""
 @descriptor = internal global [{entry.HEAD} x i64] [{", ".join(items)}], align 64
 declare i32 @at_run(ptr, ptr)
 declare void @at_release(ptr)
 
-define i32 @{function}({takes}) nounwind {{
-{_checks(sizes, len(params))}  %args = alloca [{n} x ptr]
-{stores}
-  %status = call i32 @at_run(ptr @descriptor, ptr %args)
-  ret i32 %status
-}}
-
+{c_function(function, len(params), sizes)}
 define void @{function}_release() nounwind {{
   call void @at_release(ptr @descriptor)
   ret void
+}}
+"""
+
+
+def c_function(function: str, pointers: int, sizes: Sequence[OpenSize] = (), told: Sequence[int] = ()) -> str:
+    """IR text of ``int function(pointers ..., sizes ...)``, which runs what ``@descriptor`` describes, by
+    ``@at_run``. ``sizes``: those that a call tells, as int64, and it checks. ``told``: numbers that it gives
+    to the kernel in place of them."""
+    types = ["ptr"] * pointers + ["i64"] * len(sizes)
+    takes = ", ".join(f"{t} %p{i}" for i, t in enumerate(types))
+    given = [f"{t} %p{i}" for i, t in enumerate(types)] + [f"i64 {n}" for n in told]
+    stores = "\n".join(
+        f"  %at{i} = getelementptr ptr, ptr %args, i64 {i}\n  store {x}, ptr %at{i}"
+        for i, x in enumerate(given)
+    )
+    return f"""\
+define i32 @{function}({takes}) nounwind {{
+{_checks(sizes, pointers)}  %args = alloca [{len(given)} x ptr]
+{stores}
+  %status = call i32 @at_run(ptr @descriptor, ptr %args)
+  ret i32 %status
 }}
 """
 

@@ -6,11 +6,11 @@ import importlib.util
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from autotune.errors import CompileError
+from kernels_db.temporary import temporary_folder
 from schedules.distribution import install
 
 # Message without a compiler, and names of compilers that are looked for.
@@ -41,8 +41,8 @@ def build(source: str, *flags: str) -> bytes:
     compiler = command()
     if compiler is None:
         raise CompileError(MISSING)
-    with tempfile.TemporaryDirectory() as tmp:
-        path, out = Path(tmp) / "source.cpp", Path(tmp) / "built"
+    with temporary_folder() as tmp:
+        path, out = tmp / "source.cpp", tmp / "built"
         path.write_text(source, encoding="utf-8")
         done = subprocess.run(
             [*compiler, *flags, str(path), "-o", str(out)], capture_output=True, text=True, check=False

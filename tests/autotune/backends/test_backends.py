@@ -148,7 +148,6 @@ def kinds_asked(text: str) -> list[str]:
 def test_no_other_module_asks_for_a_kind_by_name() -> None:
     """`schedules.model` says what a kind means to schedules. What else is listed asks something else."""
     others = {
-        "autotune/targets/cpus.py": ["'cpu' in controllers.split(',')"],  # of control groups
         "autotune/backends/drivers/cuda.py": ["find_spec('cuda') is None"],  # a package of that name
         "autotune/models/torch_scope.py": ["val.device.type not in ('cpu', 'meta')"],  # torch's devices
     }

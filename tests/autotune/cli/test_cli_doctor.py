@@ -8,6 +8,7 @@ import pytest
 from cli_runner import run
 
 from autotune.cli import checks as doctor
+from autotune.settings import own_folders
 
 
 def test_this_machine_can_tune(tmp_path: Path) -> None:
@@ -90,12 +91,35 @@ def test_a_directory_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.
     )
 
 
-def test_a_cache_that_others_may_write_is_said_not_to_be_used(tmp_path: Path) -> None:
+def test_a_cache_that_others_may_write_is_said_not_to_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "cache"
     folder.mkdir()
     folder.chmod(0o775)
-    found = doctor.objects(folder)
+    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(folder))
+    found = doctor.objects()
     assert found.status == "warn" and "0775" in found.detail
     assert found.remedy.startswith(f"chmod 700 {folder}")
     folder.chmod(0o700)
-    assert doctor.objects(folder).status == "ok"
+    assert doctor.objects().status == "ok"
+
+
+def test_where_nothing_can_be_written_the_settings_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nowhere() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+
+    def nobody(_: int) -> None:
+        raise KeyError("no entry")
+
+    monkeypatch.setattr("tempfile.gettempdir", nowhere)
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    for name in ("HOME", "XDG_CACHE_HOME", "AUTOTUNE_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    own_folders.instead_of_home.cache_clear()
+    kept, temporary = doctor.objects(), doctor.temporary_files()
+    assert kept.status == temporary.status == "warn"
+    assert kept.remedy == "name a directory of this user alone with AUTOTUNE_CACHE_DIR"
+    assert temporary.remedy == "set TMPDIR to a directory that can be written and has space"

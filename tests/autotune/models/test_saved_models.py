@@ -113,6 +113,13 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
         net.save(tmp_path / "none" / "net.at")
 
 
+def test_others_may_read_a_file_as_they_may_read_any_new_one(tmp_path: Path) -> None:
+    """An image is made by one user, and run by another."""
+    (tmp_path / "other").touch()
+    module_of(layers(1)[0]).save(tmp_path / "net.at")
+    assert (tmp_path / "net.at").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
 def test_a_log_is_not_replaced_by_a_model(tmp_path: Path) -> None:
     Log(tmp_path / "t.db").close()
     net = module_of(layers(1)[0])

@@ -15,17 +15,14 @@ import numpy as np
 import pytest
 from children import python_path
 from cli_runner import run
-from kernel_cases import add_kernel
+from kernel_cases import add_kernel, that_packs
 
 import autotune as at
 from autotune import te
-from autotune.backends import named, parse
+from autotune.backends import named
 from autotune.cli import checks as doctor
 from autotune.codegen.simt import cxx
 from autotune.run import loading
-from autotune.run.kernels import kernel_of
-from autotune.run.workloads import as_workload
-from schedules.space import derive
 
 pytestmark = pytest.mark.usefixtures("two_cpus")
 
@@ -44,19 +41,6 @@ def matmul(threads: int = 1) -> at.Kernel:
     s = at.Schedule([a, b, d])
     s.parallel("d_i")
     return at.build(s, threads=threads)
-
-
-def that_packs() -> at.Kernel:
-    """That packs its weights ahead: a candidate of the search."""
-    workload = as_workload("matmul", {"m": 5, "n": 40, "k": 7}, constant_weights=True)
-    target = parse("cpu", 1)
-    space = derive(workload.dag, target)
-    for sketch in range(len(space.sketches)):
-        rows = space.sample(sketch, 8, np.random.default_rng(0))
-        kernel = kernel_of(workload, target, space.trace(sketch, rows[space.valid(sketch, rows)][0]))
-        if kernel.packed == {1}:
-            return kernel
-    raise AssertionError("no sketch packs")
 
 
 def arrays(kernel: at.Kernel):

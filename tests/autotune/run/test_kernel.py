@@ -123,6 +123,25 @@ def test_other_arrays_are_used_without_a_copy(kernel, wrap):
     np.testing.assert_array_equal(c, a + b)
 
 
+@pytest.mark.parametrize("wrap", [DLPack, Interface, buffer_of, np.asarray])
+def test_inputs_may_be_read_only(kernel, wrap):
+    a, b, c = arrays()
+    assert kernel(wrap(frozen(a)), wrap(frozen(b)), out=c) is c
+    np.testing.assert_array_equal(c, a + b)
+
+
+@pytest.mark.parametrize("shape", [(7, 5), (1024, 1024)])  # the second lies in memory that is used again
+def test_other_libraries_take_results_without_a_copy(shape):
+    a, b, _ = arrays(shape)
+    k = add_kernel(shape)
+    result = k(a, b)
+    taken = np.from_dlpack(DLPack(result))
+    assert np.shares_memory(taken, result) and taken.flags.writeable
+    del result  # what was taken keeps the memory
+    np.testing.assert_array_equal(k(taken, b, out=taken.copy()), a + b + b)
+    np.testing.assert_array_equal(taken, a + b)
+
+
 def test_subclasses_and_mapped_files(kernel, tmp_path):
     a, b, _ = arrays()
     mapped = np.memmap(tmp_path / "c", np.float32, "w+", shape=(7, 5))
@@ -175,6 +194,8 @@ WRONG = {
     "transposed": (lambda a, b, c: ((np.asfortranarray(a), b), c), "C-contiguous.*np.ascontiguousarray"),
     "strided": (lambda a, b, c: ((a, np.repeat(b, 2, 1)[:, ::2]), c), r"are \(10, 2\) in.* for \(5, 1\): "),
     "strided out": (lambda a, b, c: ((a, b), np.zeros((7, 9), "f4")[:, :5]), "output 'c' is not C-contig"),
+    "backwards": (lambda a, b, c: ((a[::-1], b), c), r"are \(-5, 1\) in.*with strides=\{'a': \(-5, 1\)\}$"),
+    "backwards out": (lambda a, b, c: ((a, b), c[::-1]), r"\(-5, 1\) in.*: give a C-contiguous array$"),
     "misaligned": (lambda a, b, c: ((misaligned(a), b), c), "not aligned to 4 bytes"),
     "misaligned out": (lambda a, b, c: ((a, b), misaligned(c)), "output 'c' is not aligned"),
     "read-only out": (lambda a, b, c: ((a, b), frozen(c)), "output 'c' is read-only"),

@@ -49,6 +49,15 @@ def test_tensors_in_tensors_out(shape, dtype) -> None:
     assert type(x) is np.ndarray and np.array_equal(x, (a + b).numpy())
 
 
+def test_results_cross_between_numpy_and_torch_without_a_copy() -> None:
+    k = add_kernel((7, 5))
+    a, b, _ = tensors()
+    of_numpy, of_torch = k(a.numpy(), b.numpy()), k(a, b)
+    assert torch.from_dlpack(of_numpy).data_ptr() == of_numpy.ctypes.data
+    assert np.from_dlpack(of_torch).ctypes.data == of_torch.data_ptr()
+    assert torch.equal(k(torch.from_dlpack(of_numpy), b), of_torch + b)
+
+
 def test_outputs_are_made_like_those_of_torch_empty() -> None:
     k = add_kernel((7, 5))
     a, b, _ = tensors()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from cli_runner import run
 from log_cases import fill
 
 from autotune import settings
+from autotune.backends.building import object_cache
 from autotune.settings import Settings, SettingsError, own_folders
 from kernels_db import Log
 
@@ -68,7 +71,9 @@ def test_who_names_places_needs_no_folder(folder: Path, monkeypatch: pytest.Monk
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("what", ["link", "file", "open to others", "of another user", "no temporary files"])
+@pytest.mark.parametrize(
+    "what", ["link", "file", "open to others", "of another user", "no temporary files", "nowhere"]
+)
 def test_a_folder_that_is_not_private_is_refused_with_the_remedy(
     folder: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,13 +91,36 @@ def test_a_folder_that_is_not_private_is_refused_with_the_remedy(
             made_by = os.geteuid()
             monkeypatch.setattr("os.geteuid", lambda: made_by + 1)
             folder.rename(folder.parent / f"autotune-{made_by + 1}")
-        case _:
+        case "no temporary files":
             monkeypatch.setattr("tempfile.tempdir", str(folder.parent / "none"))
+        case _:
+            monkeypatch.setattr("tempfile.gettempdir", nowhere)
     for use, variable in ((settings.cache_dir, "CACHE_DIR"), (lambda: settings.database(None), "DB")):
         with pytest.raises(
-            SettingsError, match=f"no home directory, and .* not used; .* AUTOTUNE_{variable}"
+            SettingsError,
+            match=f"no home directory, and .*(not used;|nowhere .*:) name a .* AUTOTUNE_{variable}",
         ):
             use()
+
+
+def nowhere() -> str:
+    raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp', '/x']")
+
+
+def test_without_a_place_kernels_are_compiled_and_not_kept(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tempfile.gettempdir", nowhere)
+    monkeypatch.setattr(object_cache, "_told", set())
+    for _ in range(2):
+        objects = object_cache.objects_of_user()
+        objects.put("ab" * 16, b"object")
+        assert objects.get("ab" * 16) is None and objects.contents().objects == 0
+    (said,) = [r.getMessage() for r in caplog.records]
+    assert re.search(r"not kept: this user .* nowhere \(tried '/tmp', '/x'\): .* AUTOTUNE_CACHE_DIR$", said)
+    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", "")
+    with pytest.raises(SettingsError, match="AUTOTUNE_CACHE_DIR is empty"):  # a mistake is none
+        object_cache.objects_of_user()
 
 
 def test_a_folder_that_others_may_read_is_closed_to_them(folder: Path) -> None:
@@ -140,7 +168,7 @@ for n in (8, 16):
 )
 def test_kernels_are_loaded_without_a_home_directory(tmp_path: Path, home: dict[str, str], said: str) -> None:
     kept = {k: v for k, v in os.environ.items() if k != "HOME" and not k.startswith(("XDG_", "AUTOTUNE_"))}
-    here = {"PYTHONPATH": str(Path(own_folders.__file__).parents[1]), "TMPDIR": str(tmp_path)}
+    here = {"PYTHONPATH": str(Path(own_folders.__file__).parents[2]), "TMPDIR": str(tmp_path)}
     ran = subprocess.run(
         [sys.executable, "-c", CODE], capture_output=True, text=True, cwd=tmp_path, env=kept | here | home
     )

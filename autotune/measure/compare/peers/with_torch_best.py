@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from autotune.codegen.simt import cxx
 from autotune.errors import CompileError
 from autotune.measure.compare.peers import Arrays, PeerError, PreparedPeer
 from autotune.measure.compare.peers.apart import prepare_apart
+from kernels_db.temporary import temporary_folder
 from schedules.model import Workload
 
 # Source of the library with the answer.
@@ -23,8 +23,8 @@ ANSWER = 'extern "C" int mkl_serv_intel_cpu_true() { return 1; }\n'
 @contextmanager
 def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -> Iterator[PreparedPeer]:
     """See `autotune.measure.compare`. Raises `PeerError` as torch's does, and without a C++ compiler."""
-    with TemporaryDirectory() as folder:
-        settings = {"LD_PRELOAD": str(library(Path(folder)))}
+    with temporary_folder() as folder:
+        settings = {"LD_PRELOAD": str(library(folder))}
         with prepare_apart("torch", settings, workload, inputs, outputs, threads) as prepared:
             yield prepared
 

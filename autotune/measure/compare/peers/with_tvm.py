@@ -10,13 +10,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from autotune.backends.building.object_cache import ObjectCache
 from autotune.measure.compare.peers import Arrays, PeerError, PreparedPeer, check_row_major
 from autotune.measure.compare.peers.apart import prepare_apart
 from autotune.settings import cache_dir
+from kernels_db.temporary import temporary_folder
 from schedules.model import Workload, canonical, digest
 
 # Trials of MetaSchedule: it reports nothing before so many.
@@ -72,9 +72,10 @@ def tune(workload: Workload, threads: int, trials: int) -> str:
     from autotune.measure.compare.peers.tvm_expression import tensors
 
     function = te.create_prim_func(tensors(workload.dag)).with_attr("global_symbol", "main")
-    with TemporaryDirectory() as folder:
+    with temporary_folder() as folder:
         database = ms.tune_tir(
-            function, target(threads), folder, seed=0, builder=ms.builder.LocalBuilder(timeout_sec=BUILD_S),
+            function, target(threads), str(folder), seed=0,
+            builder=ms.builder.LocalBuilder(timeout_sec=BUILD_S),
             max_trials_global=trials, num_trials_per_iter=min(trials, TRIALS),
         )  # fmt: skip
         best = ms.tir_integration.compile_tir(database, function, target(threads))
