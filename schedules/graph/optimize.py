@@ -29,6 +29,7 @@ from schedules.graph.scale import fold_scales
 from schedules.graph.side_by_side import lie_in_whole, stack_unequal
 from schedules.graph.stack import stack_equal
 from schedules.graph.states import write_in_place
+from schedules.graph.store import store_maps
 from schedules.graph.substitute import substitute, substituting
 from schedules.graph.tables import tabulate
 from schedules.graph.units import drop_unit_dimensions
@@ -74,6 +75,7 @@ REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     join_in_place,
     lie_in_whole,
     end_with_valid_rows,
+    store_maps,
 )
 
 # Those that may lose, by name.

@@ -20,7 +20,7 @@ writes to a state (`states`) comes after all that reads what is there before.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from schedules import expr as E
@@ -60,6 +60,23 @@ def partition(graph: Graph) -> tuple[Group | Island, ...]:
 def results_of_maps(graph: Graph) -> set[str]:
     """What groups give that are maps alone."""
     return set(_cut(graph).results_of_maps())
+
+
+@dataclass(frozen=True)
+class EarlyMap:
+    """A map that the kernel of its ``readers`` computes. ``padding``: what stands between, which each reader
+    computes for itself."""
+
+    stage: Stage
+    readers: tuple[Stage, ...]
+    padding: tuple[Stage, ...]
+
+
+def early_maps(graph: Graph) -> list[EarlyMap]:
+    """The maps that the kernels of their readers compute, and that could have a kernel of their own. Those of
+    attention are none: that is cut as one."""
+    cut = _cut(graph)
+    return [x for x in cut.early if cut.group[x.stage.name] not in cut.parts]
 
 
 def _cut(graph: Graph) -> _Cut:
@@ -113,6 +130,7 @@ class _Cut:
         self.products = {s.name for s in graph.dag.stages if is_product(s)}
         self.summed = self._sums_of_products()  # {what sums the results of a product: the product}
         self.parts: dict[int, list[list[Stage]]] = {}  # {group: those that it was joined of}
+        self.early: list[EarlyMap] = []
 
     # -- the graph ---------------------------------------------------------------------------
 
@@ -294,7 +312,8 @@ class _Cut:
             users = self.users(s)
             numbers = {self.group[r.name] for r in users}
             outputs = {t.name for t in s.outputs}
-            if s.name in self.copied or not is_map(s) or outputs & self.kept or len(numbers) != 1:
+            own = s.name in self.copied or s.name in self.graph.stored
+            if own or not is_map(s) or outputs & self.kept or len(numbers) != 1:
                 continue
             beside, readers_ = self.members[self.group[s.name]], self.members[numbers.pop()]
             rows = any(map(self.by_rows, readers_))
@@ -303,8 +322,10 @@ class _Cut:
                 continue
             if any(map(self.by_product, beside)) or (not rows if of_rows else len(beside) > 1):
                 continue
-            if not any(r.places or r.scan for r in readers_):
-                self.join([s, *users])
+            new = self.group[s.name] != self.group[users[0].name]
+            if not any(r.places or r.scan for r in readers_) and self.join([s, *users]) and new:
+                between = (r for t in outputs for r in self.read.get(t, ()) if r.name in self.copied)
+                self.early.append(EarlyMap(s, tuple(users), tuple(between)))
 
     def epilogues(self) -> None:
         """Maps that follow one to one what nobody else reads. Where a sum can follow either of two products,
