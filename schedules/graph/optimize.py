@@ -12,6 +12,7 @@ from schedules.graph.common import eliminate_common
 from schedules.graph.dead import eliminate_dead
 from schedules.graph.digits import split_digits
 from schedules.graph.fold import fold_constants
+from schedules.graph.fuse_windows import fuse_windows
 from schedules.graph.gathered_rows import gather_rows
 from schedules.graph.graph import Graph
 from schedules.graph.group_scales import scale_sums_of_groups
@@ -76,6 +77,7 @@ REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     lie_in_whole,
     end_with_valid_rows,
     store_maps,
+    fuse_windows,
 )
 
 # Those that may lose, by name.

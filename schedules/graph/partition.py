@@ -31,6 +31,8 @@ from schedules.graph.edit import factors, is_map, is_product, is_sum_of_products
 from schedules.graph.graph import Graph, Group, Island
 from schedules.graph.group import group_of
 from schedules.graph.kinds import (
+    channels_summed,
+    is_depthwise,
     is_gathered,
     is_guarded,
     is_joined,
@@ -79,6 +81,11 @@ def early_maps(graph: Graph) -> list[EarlyMap]:
     return [x for x in cut.early if cut.group[x.stage.name] not in cut.parts]
 
 
+def window_products(graph: Graph) -> list[tuple[Stage, Stage]]:
+    """(Windows, a product that sums their channels) where the product's kernel may compute the windows."""
+    return list(_cut(graph).windows())
+
+
 def _cut(graph: Graph) -> _Cut:
     """The stages of a graph in groups."""
     cut = _Cut(graph)
@@ -91,6 +98,9 @@ def _cut(graph: Graph) -> _Cut:
     cut.prologues(of_rows=True)
     cut.prologues()
     cut.rows_of_rows()
+    for windows, product in list(cut.windows()):
+        if windows.name in graph.recut:
+            cut.join([windows, product])
     cut.attention()
     return cut
 
@@ -312,7 +322,7 @@ class _Cut:
             users = self.users(s)
             numbers = {self.group[r.name] for r in users}
             outputs = {t.name for t in s.outputs}
-            own = s.name in self.copied or s.name in self.graph.stored
+            own = s.name in self.copied or s.name in self.graph.recut
             if own or not is_map(s) or outputs & self.kept or len(numbers) != 1:
                 continue
             beside, readers_ = self.members[self.group[s.name]], self.members[numbers.pop()]
@@ -326,6 +336,18 @@ class _Cut:
             if not any(r.places or r.scan for r in readers_) and self.join([s, *users]) and new:
                 between = (r for t in outputs for r in self.read.get(t, ()) if r.name in self.copied)
                 self.early.append(EarlyMap(s, tuple(users), tuple(between)))
+
+    def windows(self) -> Iterator[tuple[Stage, Stage]]:
+        """Depthwise convolutions, and the products of their channels, where one alone needs the other."""
+        for s in self.stages.values():
+            read = self.made.get(channels_summed(s))
+            if read is None:
+                continue
+            own, number = self.group[read.name], self.group[s.name]
+            before, after = ([m for m in self.members[n] if m.reducer is not None] for n in (own, number))
+            alone = own != number and after == [s] and self._next(own) == number
+            if alone and len(before) == 1 and is_depthwise(before[0]):
+                yield before[0], s
 
     def epilogues(self) -> None:
         """Maps that follow one to one what nobody else reads. Where a sum can follow either of two products,

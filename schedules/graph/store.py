@@ -31,7 +31,7 @@ WORK, READ, ROWS = 2, 16, 8
 def store_maps(graph: Graph, take: Take) -> Graph:
     """The graph with maps that have a kernel of their own, though their readers could compute them."""
     stored = {place.name for place in _places(graph) if take(place)}
-    return replace(graph, stored=graph.stored | stored) if stored else graph
+    return replace(graph, recut=graph.recut | stored) if stored else graph
 
 
 def _places(graph: Graph) -> Iterator[RewritePlace]:

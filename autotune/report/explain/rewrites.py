@@ -82,5 +82,5 @@ def _nodes(before: Graph, after: Graph) -> Iterator[str]:
     """The nodes of stages that a rewrite changed, took out or gave a kernel of their own."""
     now = {s.name: s for s in after.dag.stages}
     for s in before.dag.stages:
-        if now.get(s.name) != s or s.name in after.stored - before.stored:
+        if now.get(s.name) != s or s.name in after.recut - before.recut:
             yield before.origins.get(s.name, s.name)

@@ -92,7 +92,7 @@ def test_both_ways_compute_the_same(stored: bool) -> None:
     graph = before_convolution(scaled)
     usual = Choices(other=frozenset() if stored else frozenset({("store_maps", "made")}))
     made = optimized(graph, usual).graph
-    assert made.stored == (frozenset({"made"}) if stored else frozenset())
+    assert made.recut == (frozenset({"made"}) if stored else frozenset())
     assert len(kernels(made)) == 1 + stored
     arrays = [np.rint(a * 3) for a in cases.inputs_of(graph)]
     want = evaluate(graph, arrays)
@@ -117,5 +117,5 @@ def test_a_map_of_a_stored_map_is_one_with_it() -> None:
 
 def test_copies_and_pickles_keep_what_is_stored() -> None:
     made = optimized(before_convolution(scaled)).graph
-    assert pickle.loads(pickle.dumps(made)).stored == copy.copy(made).stored == {"made"}
-    assert replace(made, stored=frozenset()) != made
+    assert pickle.loads(pickle.dumps(made)).recut == copy.copy(made).recut == {"made"}
+    assert replace(made, recut=frozenset()) != made
