@@ -74,6 +74,8 @@ def schedule_window_blocks(d: SketchBuilder, product: str, consumer: str) -> Non
     """Schedule ``consumer``, which stores a product, with the product and the windows behind it. Padding was
     inlined."""
     made, window = d.window_products[product]
+    if made == window:
+        made = d.s.cache_write(window, "local")
     d.done |= {product, made, window}
     w = d.block(window)
     packed = pack_product(d, product)
@@ -104,12 +106,10 @@ def schedule_window_blocks(d: SketchBuilder, product: str, consumer: str) -> Non
 def _tile_windows(d: SketchBuilder, made: str, window: str, block: str, rows: int | Hole) -> str:
     """Compute the windows of a block in registers: some points, and vectors of channels. Returns the loop
     over points, at whose ends padding is."""
-    if made == window:
-        made = d.s.cache_write(window, "local")
-    loops = [y for y in d.loops(made)]
-    inside = loops[[y.var for y in loops].index(block) + 1 :]
-    *rest, points, channels = [y.var for y in inside]
-    lanes = lane_widths(extents(d.block(made))[spatial(d.block(made))[-1]], d.lanes_of(d.dtype(d.block(made))))
+    loops = [x.var for x in d.loops(made)]
+    *rest, points, channels = loops[loops.index(block) + 1 :]
+    b = d.block(made)
+    lanes = lane_widths(extents(b)[spatial(b)[-1]], d.lanes_of(d.dtype(b)))
     vec = d.choice(f"{window}.vec", lanes[:3])
     tile = d.divisor(f"{window}.rows", Const(rows) if isinstance(rows, int) else rows, MOST_ROWS)
     across, lane = d.s.split(channels, (None, vec), "shift")
