@@ -17,6 +17,8 @@ from schedules.graph.rewrite import RewritePlace, Take, may_lose
 @may_lose(usual=False, lazy=True)
 def fuse_windows(graph: Graph, take: Take) -> Graph:
     """The graph whose depthwise convolutions are computed by the kernels of the products that read them."""
-    places = [RewritePlace(windows.name, alike(windows, product)) for windows, product in window_products(graph)]
+    places = [
+        RewritePlace(windows.name, alike(windows, product)) for windows, product in window_products(graph)
+    ]
     fused = {place.name for place in places if take(place)}
     return replace(graph, recut=graph.recut | fused) if fused else graph

@@ -1,4 +1,4 @@
-"""Depthwise convolutions are computed in the kernels of the products that read them, where a choice says so."""
+"""Depthwise convolutions are computed by the kernels of the products that read them, where that is chosen."""
 
 from __future__ import annotations
 
@@ -44,11 +44,17 @@ def separable(twice: bool = False, k: int = 3) -> Graph:
 
 
 def places(graph: Graph, looks: bool = True) -> dict[str, bool]:
-    return {a.place.name: a.taken for a in optimized(graph, Choices(looks=looks)).asked if a.rewrite == "fuse_windows"}
+    return {
+        a.place.name: a.taken
+        for a in optimized(graph, Choices(looks=looks)).asked
+        if a.rewrite == "fuse_windows"
+    }
 
 
 def products(graph: Graph) -> list[int]:
-    return [sum(s.reducer is not None for s in g.dag.stages) for g in partition(graph) if isinstance(g, Group)]
+    return [
+        sum(s.reducer is not None for s in g.dag.stages) for g in partition(graph) if isinstance(g, Group)
+    ]
 
 
 def test_a_choice_makes_one_kernel_of_two() -> None:
@@ -62,7 +68,9 @@ def test_a_choice_makes_one_kernel_of_two() -> None:
         np.testing.assert_array_equal(y, x)
 
 
-@pytest.mark.parametrize("graph", [separable(twice=True), separable(k=9)], ids=["read outside", "large window"])
+@pytest.mark.parametrize(
+    "graph", [separable(twice=True), separable(k=9)], ids=["read outside", "large window"]
+)
 def test_where_more_is_read_or_windows_are_large_it_is_no_place(graph: Graph) -> None:
     assert places(graph) == {}
 

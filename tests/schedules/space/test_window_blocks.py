@@ -1,5 +1,5 @@
-"""Depthwise convolutions by blocks of the product that sums their channels: every sample is right, and the rule
-is offered where it applies."""
+"""Depthwise convolutions by blocks of the product that sums their channels: samples are right, and the rule is
+offered where it applies."""
 
 from __future__ import annotations
 
@@ -136,7 +136,9 @@ def test_offered_where_channels_stay_apart_and_one_product_reads_them() -> None:
     y = te.compute((4, 4, 5), lambda i, j, f: te.sum(dense[i, j, ci] * wp[ci, f], axis=ci), "y")
     assert not any("windows" in n for n in derive(te.dag([x, w, wp, y]), target()).sketches)
     wd = te.placeholder((3, 3, 8), name="wd")
-    deep = te.compute((4, 4, 8), lambda i, j, c: te.sum(x[i + r, j + s, c] * wd[r, s, c], axis=(r, s)), "deep")
+    deep = te.compute(
+        (4, 4, 8), lambda i, j, c: te.sum(x[i + r, j + s, c] * wd[r, s, c], axis=(r, s)), "deep"
+    )
     one = te.compute((4, 4, 5), lambda i, j, f: te.sum(deep[i, j, ci] * wp[ci, f], axis=ci), "one")
     twice = te.compute((4, 4, 8), lambda i, j, c: deep[i, j, c] * 2.0, "twice")
     assert BLOCKS in derive(te.dag([x, wd, wp, one]), target()).sketches

@@ -180,7 +180,9 @@ def _tile(d: SketchBuilder, producer: str, consumer: str = "") -> None:
     """Tile a sum with the stage that stores its results. Without one a copy is made. An instruction of the
     target does the sum if one is it and is chosen."""
     p = d.block(producer)
-    found = {} if producer in d.window_products else instruction_fits(d, p, d.block(consumer) if consumer else p)
+    found = (
+        {} if producer in d.window_products else instruction_fits(d, p, d.block(consumer) if consumer else p)
+    )
     way = d.choose(f"{producer}.with", (*found, "")) if found else ""
     apart: list[str] = []
     fit = found.get(way)

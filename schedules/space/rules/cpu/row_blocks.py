@@ -84,7 +84,11 @@ def schedule_row_blocks(d: SketchBuilder, root: str, *, in_parts: bool = False) 
     block = d.fused([*(x.var for x in loops[: rank - 1]), outer])
     wider = [x for x in d.s.blocks() if _is_wider(d, x, rank)]
     packed = {name: _pack_instructed(d, name, fit) for name, fit in ways.items()}
-    packed |= {name: p for name in wider if name not in {*ways, *d.done} and (p := pack_product(d, name, in_parts)) is not None}
+    packed |= {
+        name: p
+        for name in wider
+        if name not in {*ways, *d.done} and (p := pack_product(d, name, in_parts)) is not None
+    }
     compute_stages_at(d, root, block)
     units = reduce_in_parts(d, block) if in_parts else {}
     inside = [x for x in d.s.blocks() if x != root and block in {y.var for y in d.loops(x)}]

@@ -1,5 +1,4 @@
-"""Rule for a product of what windows made, by blocks of points: a depthwise convolution, and the product of its
-channels.
+"""Rule for a depthwise convolution and the product that sums its channels, by blocks of points.
 
 ``for blocks of points: { windows of all channels, in registers; tiles of the product over the block }``
 What lies between stays in the first caches. Each point of it is computed once, as the product reads it at its
@@ -15,7 +14,6 @@ from schedules.space.rules.cpu.row_blocks import pack_product, tile_product
 from schedules.space.rules.cpu.rows import vectorize_last
 from schedules.space.rules.cpu.tiling import lane_widths
 from schedules.space.rules.patterns import (
-    depends,
     extents,
     is_chosen_along,
     is_map,
@@ -25,16 +23,15 @@ from schedules.space.rules.patterns import (
     sole_reader,
     spatial,
 )
-from schedules.space.sketch_builder import SketchBuilder, extent
+from schedules.space.sketch_builder import SketchBuilder
 
-# Most points of a block, blocks of a row that are offered, and most rows of a tile of windows, which is copied
-# for each border.
+# Most points of a block, blocks of a row that are offered, and most points of a tile of windows, which is
+# copied for each border.
 MOST_POINTS, PARTS, MOST_ROWS = 128, (1, 2, 4), 4
 
 
 def find_window_products(d: SketchBuilder) -> dict[str, tuple[str, str]]:
-    """{product: (what it reads, the windows of which that is made)} of products that may be computed by blocks
-    of points."""
+    """{product: (what it reads, the windows of which that is made)} where blocks of points may be computed."""
     found = {name: _behind(d.s.nest, d.block(name)) for name in d.s.blocks()}
     return {name: x for name, x in found.items() if x is not None}
 
