@@ -1,5 +1,5 @@
-"""Depthwise convolutions by blocks of the product that sums their channels: samples are right, and the rule is
-offered where it applies."""
+"""Depthwise convolutions by blocks of the product that sums their channels: samples are right, and the rule
+is offered where it applies."""
 
 from __future__ import annotations
 

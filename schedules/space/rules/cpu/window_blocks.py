@@ -31,7 +31,7 @@ MOST_POINTS, PARTS, MOST_ROWS = 128, (1, 2, 4), 4
 
 
 def find_window_products(d: SketchBuilder) -> dict[str, tuple[str, str]]:
-    """{product: (what it reads, the windows of which that is made)} where blocks of points may be computed."""
+    """{product: (what it reads, the windows of which that is made)} where blocks of points may be made."""
     found = {name: _behind(d.s.nest, d.block(name)) for name in d.s.blocks()}
     return {name: x for name, x in found.items() if x is not None}
 
