@@ -105,9 +105,9 @@ class Graph:
     ``states``: {name for users: what calls keep}. The DAG is pure with them too: it makes the new value of
     the old one. `schedules.graph.states` has the new value lie where the old one does. ``short``: loops that
     end earlier than the DAG says (`schedules.graph.valid_rows`).
-    ``recut``: names of stages that are cut from their readers otherwise than usual: maps with a kernel of their
-    own (`schedules.graph.store`), and windows that the kernel of a product computes
-    (`schedules.graph.fuse_windows`).
+    ``recut``: names of stages that are cut from their readers otherwise than usual: maps with a kernel of
+    their own (`schedules.graph.store`), windows that the kernel of a product computes
+    (`schedules.graph.fuse_windows`), and parts of a sum (`schedules.graph.split_sums`).
     Raises ValueError for values that are missing, or have another shape or dtype than their constant, and for
     states that are none.
     """

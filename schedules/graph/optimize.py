@@ -28,6 +28,7 @@ from schedules.graph.requantise import drop_requantised, fold_result_scales
 from schedules.graph.rewrite import USUAL, AskedPlace, Choices, Optimized, Rewrite, RewritePlace
 from schedules.graph.scale import fold_scales
 from schedules.graph.side_by_side import lie_in_whole, stack_unequal
+from schedules.graph.split_sums import split_sums
 from schedules.graph.stack import stack_equal
 from schedules.graph.states import write_in_place
 from schedules.graph.store import store_maps
@@ -71,6 +72,7 @@ REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     winograd_4,
     winograd_2,
     gather_rows,
+    split_sums,
     recompute,
     name_literals,
     join_in_place,

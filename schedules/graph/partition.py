@@ -220,7 +220,8 @@ class _Cut:
         found: dict[str, Stage] = {}
         for s in self.stages.values():
             for p in self.sources(s):
-                alone = len(self.read.get(p.name, ())) == 1 and p.name not in self.kept
+                own = p.name in self.kept or p.name in self.graph.recut
+                alone = len(self.read.get(p.name, ())) == 1 and not own
                 if alone and p.name in self.products and is_sum_of_products(s, p):
                     found[s.name] = p
         return found
