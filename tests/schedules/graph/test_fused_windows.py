@@ -40,7 +40,7 @@ def separable(twice: bool = False, k: int = 3) -> Graph:
     x = b.input("x", 1, 6, 5, 7)
     made = cases.relu(depthwise(b, cases.conv(b, x, 9, 1, name="first"), "deep", k))
     y = cases.relu(cases.conv(b, made, 4, 1, name="last"))
-    return b.graph(y, made) if twice else b.graph(y)
+    return b.graph(y, cases.max_pool(made, 2, 1)) if twice else b.graph(y)
 
 
 def places(graph: Graph, looks: bool = True) -> dict[str, bool]:
