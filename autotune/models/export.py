@@ -149,7 +149,7 @@ def _written(file: FileWeights, place: Path | None) -> Iterator[tuple[Path, int]
             os.chmod(f.name, 0o644)
             yield place, crc
         return
-    with tempfile.NamedTemporaryFile() as f:
+    with tempfile.NamedTemporaryFile(dir=temporary_place()) as f:
         crc = file.write(f)
         f.flush()
         yield Path(f.name), crc

@@ -214,6 +214,7 @@ def remade(
         views={n: a for n, a in graph.views.items() if n in alive},
         joins={n: of for n, of in graph.joins.items() if n in alive},
         states=graph.states,
+        recut=graph.recut & alive,
     )
 
 

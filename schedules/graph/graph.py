@@ -105,6 +105,9 @@ class Graph:
     ``states``: {name for users: what calls keep}. The DAG is pure with them too: it makes the new value of
     the old one. `schedules.graph.states` has the new value lie where the old one does. ``short``: loops that
     end earlier than the DAG says (`schedules.graph.valid_rows`).
+    ``recut``: names of stages that are cut from their readers otherwise than usual: maps with a kernel of
+    their own (`schedules.graph.store`), windows that the kernel of a product computes
+    (`schedules.graph.fuse_windows`), and parts of a sum (`schedules.graph.split_sums`).
     Raises ValueError for values that are missing, or have another shape or dtype than their constant, and for
     states that are none.
     """
@@ -119,6 +122,7 @@ class Graph:
     joins: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     states: Mapping[str, GraphState] = field(default_factory=lambda: MappingProxyType({}))
     short: tuple[ShortLoops, ...] = ()
+    recut: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dag", marked(self.dag))
@@ -164,7 +168,7 @@ class Graph:
     def __reduce__(self) -> tuple[type[Graph], tuple[Any, ...]]:
         """A copy or a pickle is made again of its parts, with every check."""
         parts = (self.dag, dict(self.values), self.inputs, self.outputs, dict(self.origins), self.islands)
-        return Graph, (*parts, dict(self.views), dict(self.joins), dict(self.states), self.short)
+        return Graph, (*parts, dict(self.views), dict(self.joins), dict(self.states), self.short, self.recut)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,11 @@ from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.expr import Binary, Const, Expr, Load, Select, Var
-from schedules.graph.edit import is_map, is_plain, is_product
+from schedules.graph.edit import factors, is_map, is_plain, is_product
 from schedules.te.compute_dag import Stage
+
+# Longest side of the windows of a depthwise convolution that may be computed in another kernel.
+LONGEST_WINDOW = 7
 
 
 def is_guarded(stage: Stage) -> bool:
@@ -52,6 +55,24 @@ def is_gathered(stage: Stage) -> bool:
             axes = [v for i in ix for v in E.variables(i)]
             return is_map(stage) and len(set(axes)) < len(axes)
     return False
+
+
+def is_depthwise(stage: Stage) -> bool:
+    """Whether a product sums windows, each channel of its own, which is the last axis of all it reads."""
+    if not is_product(stage) or not stage.axes:
+        return False
+    channel = Var(stage.axes[-1].var)
+    short = all(a.extent <= LONGEST_WINDOW for a in stage.reduce_axes)
+    return short and all(x.indices and x.indices[-1] == channel for x in factors(stage.values[0]))
+
+
+def channels_summed(stage: Stage) -> str:
+    """What a product reads at its own points to sum all channels of it, "" where there is none."""
+    if not is_product(stage) or len(stage.reduce_axes) != 1:
+        return ""
+    at = tuple(Var(a.var) for a in (*stage.axes[:-1], stage.reduce_axes[0]))
+    found = [x.buffer for x in factors(stage.values[0]) if x.indices == at and len(at) > 1]
+    return found[0] if len(found) == 1 else ""
 
 
 def is_row_reduction(stage: Stage) -> bool:

@@ -12,6 +12,7 @@ from schedules.graph.common import eliminate_common
 from schedules.graph.dead import eliminate_dead
 from schedules.graph.digits import split_digits
 from schedules.graph.fold import fold_constants
+from schedules.graph.fuse_windows import fuse_windows
 from schedules.graph.gathered_rows import gather_rows
 from schedules.graph.graph import Graph
 from schedules.graph.group_scales import scale_sums_of_groups
@@ -27,8 +28,10 @@ from schedules.graph.requantise import drop_requantised, fold_result_scales
 from schedules.graph.rewrite import USUAL, AskedPlace, Choices, Optimized, Rewrite, RewritePlace
 from schedules.graph.scale import fold_scales
 from schedules.graph.side_by_side import lie_in_whole, stack_unequal
+from schedules.graph.split_sums import split_sums
 from schedules.graph.stack import stack_equal
 from schedules.graph.states import write_in_place
+from schedules.graph.store import store_maps
 from schedules.graph.substitute import substitute, substituting
 from schedules.graph.tables import tabulate
 from schedules.graph.units import drop_unit_dimensions
@@ -69,11 +72,14 @@ REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     winograd_4,
     winograd_2,
     gather_rows,
+    split_sums,
     recompute,
     name_literals,
     join_in_place,
     lie_in_whole,
     end_with_valid_rows,
+    store_maps,
+    fuse_windows,
 )
 
 # Those that may lose, by name.

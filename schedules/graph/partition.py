@@ -20,7 +20,7 @@ writes to a state (`states`) comes after all that reads what is there before.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from schedules import expr as E
@@ -31,6 +31,8 @@ from schedules.graph.edit import factors, is_map, is_product, is_sum_of_products
 from schedules.graph.graph import Graph, Group, Island
 from schedules.graph.group import group_of
 from schedules.graph.kinds import (
+    channels_summed,
+    is_depthwise,
     is_gathered,
     is_guarded,
     is_joined,
@@ -62,6 +64,28 @@ def results_of_maps(graph: Graph) -> set[str]:
     return set(_cut(graph).results_of_maps())
 
 
+@dataclass(frozen=True)
+class EarlyMap:
+    """A map that the kernel of its ``readers`` computes. ``padding``: what stands between, which each reader
+    computes for itself."""
+
+    stage: Stage
+    readers: tuple[Stage, ...]
+    padding: tuple[Stage, ...]
+
+
+def early_maps(graph: Graph) -> list[EarlyMap]:
+    """The maps that the kernels of their readers compute, and that could have a kernel of their own. Those of
+    attention are none: that is cut as one."""
+    cut = _cut(graph)
+    return [x for x in cut.early if cut.group[x.stage.name] not in cut.parts]
+
+
+def window_products(graph: Graph) -> list[tuple[Stage, Stage]]:
+    """(Windows, a product that sums their channels) where the product's kernel may compute the windows."""
+    return list(_cut(graph).windows())
+
+
 def _cut(graph: Graph) -> _Cut:
     """The stages of a graph in groups."""
     cut = _Cut(graph)
@@ -74,6 +98,9 @@ def _cut(graph: Graph) -> _Cut:
     cut.prologues(of_rows=True)
     cut.prologues()
     cut.rows_of_rows()
+    for windows, product in list(cut.windows()):
+        if windows.name in graph.recut:
+            cut.join([windows, product])
     cut.attention()
     return cut
 
@@ -113,6 +140,7 @@ class _Cut:
         self.products = {s.name for s in graph.dag.stages if is_product(s)}
         self.summed = self._sums_of_products()  # {what sums the results of a product: the product}
         self.parts: dict[int, list[list[Stage]]] = {}  # {group: those that it was joined of}
+        self.early: list[EarlyMap] = []
 
     # -- the graph ---------------------------------------------------------------------------
 
@@ -192,7 +220,8 @@ class _Cut:
         found: dict[str, Stage] = {}
         for s in self.stages.values():
             for p in self.sources(s):
-                alone = len(self.read.get(p.name, ())) == 1 and p.name not in self.kept
+                own = p.name in self.kept or p.name in self.graph.recut
+                alone = len(self.read.get(p.name, ())) == 1 and not own
                 if alone and p.name in self.products and is_sum_of_products(s, p):
                     found[s.name] = p
         return found
@@ -294,7 +323,8 @@ class _Cut:
             users = self.users(s)
             numbers = {self.group[r.name] for r in users}
             outputs = {t.name for t in s.outputs}
-            if s.name in self.copied or not is_map(s) or outputs & self.kept or len(numbers) != 1:
+            own = s.name in self.copied or s.name in self.graph.recut
+            if own or not is_map(s) or outputs & self.kept or len(numbers) != 1:
                 continue
             beside, readers_ = self.members[self.group[s.name]], self.members[numbers.pop()]
             rows = any(map(self.by_rows, readers_))
@@ -303,8 +333,22 @@ class _Cut:
                 continue
             if any(map(self.by_product, beside)) or (not rows if of_rows else len(beside) > 1):
                 continue
-            if not any(r.places or r.scan for r in readers_):
-                self.join([s, *users])
+            new = self.group[s.name] != self.group[users[0].name]
+            if not any(r.places or r.scan for r in readers_) and self.join([s, *users]) and new:
+                between = (r for t in outputs for r in self.read.get(t, ()) if r.name in self.copied)
+                self.early.append(EarlyMap(s, tuple(users), tuple(between)))
+
+    def windows(self) -> Iterator[tuple[Stage, Stage]]:
+        """Depthwise convolutions, and the products of their channels, where one alone needs the other."""
+        for s in self.stages.values():
+            read = self.made.get(channels_summed(s))
+            if read is None:
+                continue
+            own, number = self.group[read.name], self.group[s.name]
+            before, after = ([m for m in self.members[n] if m.reducer is not None] for n in (own, number))
+            alone = own != number and after == [s] and self._next(own) == number
+            if alone and len(before) == 1 and is_depthwise(before[0]):
+                yield before[0], s
 
     def epilogues(self) -> None:
         """Maps that follow one to one what nobody else reads. Where a sum can follow either of two products,

@@ -63,6 +63,7 @@ class SketchBuilder:
         self.windows: set[str] = set()  # reductions of windows whose lanes are outputs
         self.copies: set[str] = set()  # copies of operands that are still to be packed
         self.nested: dict[str, tuple[str, ...]] = {}  # {reduction: it and those in it, outermost first}
+        self.window_products: dict[str, tuple[str, str]] = {}  # {product: what it reads, the windows behind}
         self.alike: dict[str, str] = {}  # {block: the block whose decisions it shares}
         self._settled = False  # whether questions are not asked
         self._picked: dict[str, tuple[tuple[str, ...], str]] = {}  # {question: options, answer}

@@ -79,8 +79,8 @@ def _did(step: RewriteStep) -> tuple[str, str, dict[str, float | int | str | Non
 
 
 def _nodes(before: Graph, after: Graph) -> Iterator[str]:
-    """The nodes of stages that a rewrite changed or took out."""
+    """The nodes of stages that a rewrite changed, took out or gave a kernel of their own."""
     now = {s.name: s for s in after.dag.stages}
     for s in before.dag.stages:
-        if now.get(s.name) != s:
+        if now.get(s.name) != s or s.name in after.recut - before.recut:
             yield before.origins.get(s.name, s.name)

@@ -24,6 +24,7 @@ from schedules.space.rules.cpu.scatters import made_ahead, schedule_scatter
 from schedules.space.rules.cpu.streaming import stream_outputs
 from schedules.space.rules.cpu.tiling import schedule_tiled
 from schedules.space.rules.cpu.widened import may_widen
+from schedules.space.rules.cpu.window_blocks import find_window_products, schedule_window_blocks
 from schedules.space.rules.inline import inline_stages
 from schedules.space.rules.merge import merge_neighbours
 from schedules.space.rules.patterns import (
@@ -50,8 +51,23 @@ def apply_rules(d: SketchBuilder) -> None:
         _with_scans(d)
         return
     split_views(d)
-    ahead = made_ahead(d)
-    way = inline_stages(d, _inline_padding, costly_in_tiles=False, ways=("kept", "bands"), stay=ahead)
+    stay = made_ahead(d)
+    found = find_window_products(d)
+    if not found:
+        _draw(d, stay)
+        return
+    stay |= {made for made, _ in found.values()}
+    if d.choose("windows", ("blocks", "apart")) == "blocks":
+        d.window_products = found
+        _draw(d, stay)
+    else:
+        with d.settled():
+            _draw(d, stay)
+
+
+def _draw(d: SketchBuilder, stay: set[str]) -> None:
+    """Draw a sketch of an expression without scans. ``stay``: stages that are not inlined."""
+    way = inline_stages(d, _inline_padding, costly_in_tiles=False, ways=("kept", "bands"), stay=stay)
     split_views(d)  # what reads through a stage that is gone now
     find_nested(d)
     copy_views(d)
@@ -97,6 +113,8 @@ def _with_scans(d: SketchBuilder) -> None:
 def _inline_padding(d: SketchBuilder, padding: Block, reducing: list[Block]) -> bool:
     """Whether to inline padding. If not, the tiling rule places the copy. A guard costs at every step, so it
     is offered where all reductions are short."""
+    if d.window_products:
+        return True
     short = all(reduction_length(u) <= SHORT_REDUCTION for u in reducing)
     return d.choose(padding.name, ("copy", "inline") if short else ("copy",)) == "inline"
 
@@ -162,7 +180,9 @@ def _tile(d: SketchBuilder, producer: str, consumer: str = "") -> None:
     """Tile a sum with the stage that stores its results. Without one a copy is made. An instruction of the
     target does the sum if one is it and is chosen."""
     p = d.block(producer)
-    found = instruction_fits(d, p, d.block(consumer) if consumer else p)
+    found = (
+        {} if producer in d.window_products else instruction_fits(d, p, d.block(consumer) if consumer else p)
+    )
     way = d.choose(f"{producer}.with", (*found, "")) if found else ""
     apart: list[str] = []
     fit = found.get(way)
@@ -171,7 +191,9 @@ def _tile(d: SketchBuilder, producer: str, consumer: str = "") -> None:
             d.s.apply(step)
         consumer, fit, apart = change_operands(d, producer, consumer, fit)
     consumer = consumer or d.s.cache_write(producer, "local")
-    if fit is not None:
+    if producer in d.window_products:
+        schedule_window_blocks(d, producer, consumer)
+    elif fit is not None:
         schedule_instructed(d, producer, consumer, fit)
     else:
         schedule_tiled(d, producer, consumer, widens=may_widen(d, p, found.values()))

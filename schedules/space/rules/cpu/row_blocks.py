@@ -84,14 +84,18 @@ def schedule_row_blocks(d: SketchBuilder, root: str, *, in_parts: bool = False) 
     block = d.fused([*(x.var for x in loops[: rank - 1]), outer])
     wider = [x for x in d.s.blocks() if _is_wider(d, x, rank)]
     packed = {name: _pack_instructed(d, name, fit) for name, fit in ways.items()}
-    packed |= {name: p for name in wider if name not in ways and (p := _pack(d, name, in_parts)) is not None}
+    packed |= {
+        name: p
+        for name in wider
+        if name not in {*ways, *d.done} and (p := pack_product(d, name, in_parts)) is not None
+    }
     compute_stages_at(d, root, block)
     units = reduce_in_parts(d, block) if in_parts else {}
     inside = [x for x in d.s.blocks() if x != root and block in {y.var for y in d.loops(x)}]
     maps = [x for x in inside if is_map(d.block(x))]
     for name in [x for x in inside if x not in maps]:
         if name in wider and is_product(d.s.nest, d.block(name)):
-            _tile_product(d, name, packed.get(name), rows, ways.get(name))
+            tile_product(d, name, packed.get(name), rows, ways.get(name))
         elif d.block(name).init:
             maps = reduce_row(d, name, maps, part_unit(d))
         elif d.own_loops(name)[-1].var in vars_bound(d.block(name), "reduce"):
@@ -118,11 +122,11 @@ def _row_axis(b: Block) -> str | None:
     return before[-1] if v is not None and before else None
 
 
-def _pack(d: SketchBuilder, name: str, in_parts: bool) -> int | Hole | None:
+def pack_product(d: SketchBuilder, name: str, in_parts: bool = False) -> int | Hole | None:
     """Pack the operand that a product reads across the vector axis. Returns the width of its panels, None if
     there is none."""
     b = d.block(name)
-    if name in d.done or not is_product(d.s.nest, b):
+    if not is_product(d.s.nest, b):
         return None
     v = vector_axis(b)
     assert v is not None
@@ -190,7 +194,7 @@ def _width(d: SketchBuilder, b: Block, v: str, n: int) -> int | Hole:
     return d.choice(f"{b.name}.vec", [k for k in widths if n % k == 0] or widths)
 
 
-def _tile_product(
+def tile_product(
     d: SketchBuilder, name: str, width: int | Hole | None, rows: int | Hole, fit: Fit | None = None
 ) -> None:
     """Cut register tiles over the block, with the reduction innermost around them."""
