@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from tempfile import TemporaryDirectory
 
 import typer
 
 from autotune.cli import options as opt
 from autotune.cli.given import Given, takes
+from kernels_db.temporary import temporary_folder
 
 OP = "matmul"
 
@@ -31,7 +31,7 @@ def demo(o: Given) -> None:
       autotune demo --shape m=512,n=512,k=512 --budget 60s --db tuning.db
     """
     commands = o.ctx.find_root().command
-    with TemporaryDirectory(prefix="autotune-demo-") as folder:
+    with temporary_folder() as folder:
         task = [OP, "--shape", o.shape, "--threads", str(o.threads), "--db", o.db or f"{folder}/demo.db"]
         steps = {
             f"Tuning {OP} {o.shape} for {o.budget:g} s, threads: {o.threads}": [

@@ -38,6 +38,7 @@ from autotune.run.export import file_name, write_file
 from autotune.settings import database
 from autotune.targets.askable import baseline
 from kernels_db.replacing import in_place_of
+from kernels_db.temporary import temporary_place
 from schedules.graph.graph import Island
 from schedules.graph.plan import ALIGNMENT
 from schedules.model import Target
