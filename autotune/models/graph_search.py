@@ -28,6 +28,8 @@ from schedules.model import Workload
 SHARE, LOOKING = 0.25, 0.2
 # The tasks of a side of an alternative must be faster than those of the usual graph by this factor.
 FASTER = 0.98
+# The same where the whole graph cannot be timed: on a device, and on other machines.
+FASTER_UNSEEN = 0.9
 # Of a kernel, the share of its time that another form of it may save beyond what the machine's limit tells.
 AT_STAKE = 0.1
 # Least seconds for a task.
@@ -180,15 +182,16 @@ def total(ready: PreparedModel, of: Seconds) -> float | None:
 
 
 def decided(
-    base: PreparedModel, found: Sequence[Alternative], of: Seconds
+    base: PreparedModel, found: Sequence[Alternative], of: Seconds, faster: float = FASTER
 ) -> tuple[PreparedModel, list[Tried]]:
     """(The fastest graph by what is known, what became of each alternative). Alternatives are taken one after
-    another, those that gain most first, each if the whole graph becomes faster by it."""
+    another, those that gain most first, each if the whole graph becomes faster by it. ``faster``: the factor
+    by which its tasks must be faster."""
     best, tried = base, list[Tried]()
     for one in sorted(found, key=lambda one: _gain(one, of), reverse=True):
         usual, other = one.seconds(of)
         taken = False
-        if usual is not None and other is not None and other < FASTER * usual:
+        if usual is not None and other is not None and other < faster * usual:
             with_it = _with(best, one)
             change = None if with_it is None else change_s(best, with_it, of)
             if with_it is not None and change is not None and change < 0:

@@ -22,13 +22,13 @@ import autotune as at
 from autotune.cli import models
 from autotune.errors import ModelError
 from autotune.measure.results import Measurement
-from autotune.models import graph_choices, graph_search, graph_tuning, tuning
+from autotune.models import graph_choices, graph_search, graph_tuning, model_run
 from autotune.models.compiling import compile_model
 from autotune.models.graph_choices import ModelKey, ToldTry, looking, recorded
 from autotune.models.graph_search import Alternative, alternatives, change_s, decided, hopeful, kinds, total
 from autotune.models.model import Model
 from autotune.models.preparation import PreparedModel, prepared
-from autotune.models.tuning import ModelTuneResult
+from autotune.models.tuned_model import ModelTuneResult
 from autotune.settings import SettingsError
 from autotune.targets import detect
 from autotune.tuning import request
@@ -253,7 +253,7 @@ def test_what_was_tried_is_one_line() -> None:
 @pytest.mark.slow
 def test_a_run_tries_both_sides_and_tells(tmp_path: Path) -> None:
     db, model = tmp_path / "t.db", qkv()
-    found = at.tune_model(model, threads=1, budget_s=60.0, db=db, progress=None)
+    found = at.tune_model(model, threads=1, budget_s=72.0, db=db, progress=None)
     (told,) = [t for t in found.rewrites if t.alternative.places[0].rewrite == "stack_equal"]
     assert told.usual_s and told.other_s
     key = ModelKey.of(model.graph)
@@ -315,7 +315,7 @@ def stacked_is_slow(monkeypatch: pytest.MonkeyPatch) -> Alternative:
     site = MadeUp(lambda w: Slow(1000.0 if w.digest in one.usual else 1.0))
     monkeypatch.setattr(request, "OneMachine", partial(OneMachine, site=site))
     monkeypatch.setattr(Here, "roofline", lambda self, w, t: None)
-    monkeypatch.setattr(tuning, "_in_place", lambda *args: ())
+    monkeypatch.setattr(model_run, "_in_place", lambda *args: ())
     monkeypatch.setattr(graph_tuning, "_program", lambda *args: args[0])
     monkeypatch.setattr(graph_tuning, "_in_turns", lambda programs: (2.0, 1.0))
     return one
