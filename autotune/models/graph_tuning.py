@@ -22,8 +22,10 @@ from autotune.models.graph_search import (
     LOOKING,
     SHARE,
     Alternative,
+    ArenaLimits,
     Tried,
     alternatives,
+    arena_bytes,
     decided,
     hopeful,
     total,
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
 
 # Rounds in which two graphs of a model take turns, and the seconds that they take at most.
 ROUNDS, TURNS_S = 7, 4.0
+# The share by which times of whole graphs differ from one comparison to the next.
+NOISE = 0.02
 # A budget within this much of what an earlier run had is not larger (rounding).
 SAME = 0.999
 
@@ -90,16 +94,17 @@ class GraphSpace:
         return [*tasks.values()]
 
     def decided(
-        self, target: Target, log: Log, faster: float = FASTER
+        self, target: Target, log: Log, faster: float = FASTER, most_bytes: int | None = None
     ) -> tuple[list[PreparedModel], list[list[Tried]]]:
         """The programs that are the fastest by the log, and of each what became of alternatives.
-        ``faster``: as of `graph_search.decided`."""
+        ``faster``: as of `graph_search.decided`; ``most_bytes``: `ArenaLimits.most`."""
 
         def seconds(workload: Workload) -> float | None:
             return Known.of(workload, target, log).time_s
 
         pairs = zip(self.bases, self.found, strict=True)
-        each = [decided(base, found, seconds, faster) for base, found in pairs]
+        limits = ArenaLimits.of(target, most_bytes)
+        each = [decided(base, found, seconds, faster, limits) for base, found in pairs]
         return [ready for ready, _ in each], [tried for _, tried in each]
 
 
@@ -137,6 +142,7 @@ class Comparison:
     log: Log
     target: Target
     here: bool
+    most_bytes: int | None = None  # as of `ArenaLimits`
     tried: Sequence[Sequence[Tried]] = ()  # of each program, after `decided`
 
     @cached_property
@@ -173,7 +179,7 @@ class Comparison:
         if self._space is None or not self.tasks:
             return self.running
         faster = FASTER if self._times_whole else FASTER_UNSEEN
-        ready, self.tried = self._space.decided(self.target, self.log, faster)
+        ready, self.tried = self._space.decided(self.target, self.log, faster, self.most_bytes)
         return ready
 
     @property
@@ -188,6 +194,24 @@ class Comparison:
         if not self._times_whole:
             return self.with_kernels(base, chosen), {}
         return confirmed(base, chosen, self.target, self.log, self.where)
+
+    def record(
+        self,
+        base: PreparedModel,
+        kept: PreparedModel,
+        tried: Sequence[Tried],
+        whole: Mapping[str, float],
+        ended: bool,
+    ) -> None:
+        """Keep in the log how a graph is rewritten. ``whole``: what `confirmed` found, for people. ``ended``:
+        by Ctrl-C, so that the last word is not spoken."""
+        key = ModelKey.of(base.model.graph)
+        if key is not None:
+            first = sorted((x.under(kept.choices) for x in tried), key=lambda x: not x.taken)[:MOST_TRIED]
+            told: dict[str, Any] = {"tried": [asdict(x.told) for x in first], "whole": dict(whole)}
+            told |= {"looked_s": 0.0 if ended else self.part_s, "known": _tried(self.exact)}
+            machine = HERE.machine() if self.here else {}  # those of a fleet are several
+            keep(self.log, key, self.target, machine, kept.choices, told)
 
     def with_kernels(self, base: PreparedModel, chosen: PreparedModel) -> PreparedModel:
         """As of `running`."""
@@ -218,9 +242,10 @@ class _Limits:
 def confirmed(
     base: PreparedModel, chosen: PreparedModel, target: Target, log: Log, where: str
 ) -> tuple[PreparedModel, Mapping[str, float]]:
-    """(The graph that is kept, seconds of both where they could be compared): the usual one where the other
-    is no faster as a whole, or lacks kernels that the usual one has. Programs run in turns on random inputs.
-    ``where``: the log's place."""
+    """(The graph that is kept, seconds of both and bytes of their arenas where they could be compared): the
+    usual one where the other is no faster as a whole, or lacks kernels that the usual one has; of two that
+    are about as fast, that of the smaller arena. Programs run in turns on random inputs. ``where``: the log's
+    place."""
     chosen = running(base, chosen, target, log)
     if chosen.choices == base.choices:
         return base, {}
@@ -228,8 +253,10 @@ def confirmed(
     if any(p is None for p in programs):
         return chosen, {}
     usual, other = _in_turns([p for p in programs if p is not None])
-    told = {"usual_s": usual, "other_s": other}
-    return (chosen if other < usual else base), told
+    before, after = (arena_bytes(one) for one in (base, chosen))
+    told = {"usual_s": usual, "other_s": other, "usual_bytes": before, "other_bytes": after}
+    level = abs(other - usual) <= NOISE * usual and before != after
+    return (chosen if (after < before if level else other < usual) else base), told
 
 
 def running(base: PreparedModel, chosen: PreparedModel, target: Target, log: Log) -> PreparedModel:
@@ -270,25 +297,3 @@ def _in_turns(programs: Sequence[Program]) -> tuple[float, float]:
         for n in (0, 1) if len(times[1]) % 2 else (1, 0):
             times[n].append(sum(task_times(programs[n], *arguments[n], alone).values()))
     return statistics.median(times[0]), statistics.median(times[1])
-
-
-def record(
-    base: PreparedModel,
-    kept: PreparedModel,
-    tried: Sequence[Tried],
-    whole: Mapping[str, float],
-    target: Target,
-    log: Log,
-    machine: Mapping[str, Any],
-    looked_s: float = 0.0,
-    exact: bool = False,
-) -> None:
-    """Keep in the log how a graph is rewritten. ``whole``: seconds of whole graphs, for people. ``machine``:
-    facts of what measured, none of several. ``looked_s``: the budget of alternatives, 0 where the last word
-    is not spoken. ``exact``: as of `GraphSpace.of`."""
-    key = ModelKey.of(base.model.graph)
-    if key is not None:
-        first = sorted((x.under(kept.choices) for x in tried), key=lambda x: not x.taken)[:MOST_TRIED]
-        told: dict[str, Any] = {"tried": [asdict(x.told) for x in first], "whole": dict(whole)}
-        told |= {"looked_s": looked_s, "known": _tried(exact)}
-        keep(log, key, target, machine, kept.choices, told)

@@ -40,14 +40,16 @@ Programs = Callable[[Target], Sequence[PreparedModel]]
 @dataclass(frozen=True)
 class ModelRun:
     """Tunes a model (`request.Run`). ``programs``: of each target, before rewrites are tried. ``started``:
-    `time.monotonic`. ``tries``: whether they are; ``exact``: only those that are exact. ``untried``: why they
-    are not, for people. ``ended``: whether the user wanted an end before it began."""
+    `time.monotonic`. ``tries``: whether they are; ``exact``: only those that are exact;
+    ``most_bytes``: as of `ArenaLimits`. ``untried``: why none is tried, for people. ``ended``: whether the
+    user wanted an end before it began."""
 
     asked: TuneRequest
     programs: Programs
     started: float
     tries: bool
     exact: bool
+    most_bytes: int | None = None
     untried: str = ""
     ended: bool = False
 
@@ -123,7 +125,9 @@ class _OpenRun:
         def graphs(target: Target) -> Comparison:
             if target not in known:
                 bases, where = run.programs(target), run.asked.where
-                known[target] = Comparison(bases, run.exact, part_s, where, self.log, target, goal == target)
+                known[target] = Comparison(
+                    bases, run.exact, part_s, where, self.log, target, goal == target, run.most_bytes
+                )
             return known[target]
 
         def of(target: Target) -> TargetJobs:
@@ -171,7 +175,6 @@ class _OpenRun:
         found = replace(found, rewrites_needed_s=graphs.needed_s)
         if not graphs.tasks:
             return self._inside(chosen, found)
-        machine = HERE.machine() if self.run.asked.goal is not None else {}
         stay, told = list[PreparedModel](), list[Tried]()
         for base, one, before, each in zip(graphs.bases, chosen, graphs.before, graphs.tried, strict=True):
             kept = one
@@ -185,10 +188,7 @@ class _OpenRun:
             if ended:
                 kept = graphs.with_kernels(base, one) if before is None else before.ready
             if before is None or not ended:
-                looked_s = 0.0 if ended else graphs.part_s
-                graph_tuning.record(
-                    base, kept, each, whole_s, graphs.target, self.log, machine, looked_s, self.run.exact
-                )
+                graphs.record(base, kept, each, whole_s, ended)
             told += [x.under(kept.choices) for x in each]
             stay.append(kept)
         if [x.choices for x in stay] != [x.choices for x in chosen]:

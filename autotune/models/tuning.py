@@ -21,7 +21,7 @@ from autotune.models.tasks import tasks_of_programs
 from autotune.models.tuned_model import LEAST_S, ModelTuneResult
 from autotune.results.tuned import SuiteProgress, by_name, merged_results
 from autotune.run.asked import Asked
-from autotune.settings import seconds_of
+from autotune.settings import SettingsError, seconds_of
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.request import Run, TuneRequest, tuned
@@ -50,6 +50,7 @@ def tune_model(
     fleet: str | None = None,
     rewrites: Rewrites = "measured",
     exact: bool = False,
+    arena_bytes: int | None = None,
     progress: Callable[[SuiteProgress], None] | Literal["auto"] | None = "auto",
 ) -> ModelTuneResult:
     """Tune every kernel that a model runs, each expression once, however often the model has it.
@@ -78,6 +79,8 @@ def tune_model(
     "none": none. ``exact=True`` leaves out those whose results are less exact, such as Winograd's
     convolutions. Each target of a fleet has its own choice. On fleets and GPUs, where whole graphs are not
     timed, a side must be faster by a tenth. With ``until`` nothing is tried: what the log has is used.
+    What lies between kernels is their arena. No rewrite is taken that makes it larger than ``arena_bytes``.
+    Of two graphs that are about as fast, that of the smaller arena is taken.
 
     All else is as of `autotune.tune`; a function is told each `SuiteProgress`. Warns below 2 s a task.
 
@@ -92,7 +95,7 @@ def tune_model(
     )  # fmt: skip
     asked = TuneRequest.of(options, target, threads, db, fleet)
     one = _as_one if asked.goal is None else itemgetter(asked.goal)
-    return tuned(asked, tuning_of_model(model, asked, given_s, rewrites, exact), one, progress)
+    return tuned(asked, tuning_of_model(model, asked, given_s, rewrites, exact, arena_bytes), one, progress)
 
 
 def tuning_of_model(
@@ -101,6 +104,7 @@ def tuning_of_model(
     given_s: float | None,
     rewrites: Rewrites = "measured",
     exact: bool = False,
+    arena_bytes: int | None = None,
 ) -> Run[ModelTuneResult]:
     """What tunes a model. ``given_s``: the budget that the user gave, None for one by the number of tasks.
     Raises and warns as `tune_model`. Ctrl-C meanwhile is for the run, which then ends at once."""
@@ -109,6 +113,8 @@ def tuning_of_model(
         backends.check_here(goal)
     wanted = Asked.of("cpu" if goal is None else goal, None, asked.where)
     measured = policy(rewrites) == "measured"
+    if arena_bytes is not None and (not isinstance(arena_bytes, int) or arena_bytes < 0):
+        raise SettingsError(f"arena_bytes is {arena_bytes!r}; it is a number of bytes, 0 or more")
     tries = measured and asked.options.aim is None
     with Interrupts() as interrupts, contextlib.suppress(KeyboardInterrupt), interrupts.hold():
         ready = prepared_programs(model, looking if tries else choices_of(rewrites, wanted, exact))
@@ -131,7 +137,9 @@ def tuning_of_model(
 
     untried = UNTRIED if measured and not tries else ""
     ended = interrupts.number is not None
-    return ModelRun(replace(asked, options=options), programs, started, tries, exact, untried, ended)
+    return ModelRun(
+        replace(asked, options=options), programs, started, tries, exact, arena_bytes, untried, ended
+    )
 
 
 def _as_one(results: Mapping[Target, ModelTuneResult]) -> ModelTuneResult:

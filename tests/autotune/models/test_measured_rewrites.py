@@ -377,7 +377,7 @@ def test_a_document_has_the_rewrites_that_were_tried(tmp_path: Path, monkeypatch
     words = ("tune", "net.onnx", "--threads", 1, "--trials", 1, "--search", "random", "--budget", "2m")
     found = run(*words, "--db", tmp_path / "t.db", "--json").json["rewrites"]
     assert any(x["taken"] and "stack_equal" in x["what"] for x in found)
-    assert all(set(x) == {"what", "usual_s", "other_s", "taken"} for x in found)
+    assert all(set(x) == {"what", "usual_s", "other_s", "taken", "arenas"} for x in found)
     always = run(*words, "--db", tmp_path / "u.db", "--json", "--rewrites", "always").json
     assert always["rewrites"] == []
 
