@@ -131,7 +131,7 @@ class Before:
 
 
 @dataclass
-class Comparison:
+class ComparedGraphs:
     """The graphs of a model in a run, for one target. ``bases``: its programs as they usually are rewritten.
     ``part_s``: the budget of alternatives. ``here``: whether this machine measures."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from autotune.models import graph_search, graph_tuning, in_place
 from autotune.models.graph_search import Tried
-from autotune.models.graph_tuning import Comparison
+from autotune.models.graph_tuning import ComparedGraphs
 from autotune.models.in_place import InPlace
 from autotune.models.model import shown_sizes
 from autotune.models.preparation import PreparedModel
@@ -120,12 +120,12 @@ class _OpenRun:
         """Tune both sides of rewrites that may lose, then the graph that is faster, and keep which it is."""
         run, options = self.run, self.run.asked.options
         part_s = graph_search.SHARE * options.budget_s
-        goal, known = run.asked.goal, dict[Target, Comparison]()
+        goal, known = run.asked.goal, dict[Target, ComparedGraphs]()
 
-        def graphs(target: Target) -> Comparison:
+        def graphs(target: Target) -> ComparedGraphs:
             if target not in known:
                 bases, where = run.programs(target), run.asked.where
-                known[target] = Comparison(
+                known[target] = ComparedGraphs(
                     bases, run.exact, part_s, where, self.log, target, goal == target, run.most_bytes
                 )
             return known[target]
@@ -155,7 +155,7 @@ class _OpenRun:
         found = self._tuned_alone(programs)
         return {t: self._last_word(graphs(t), programs(t), r, compared.get(t)) for t, r in found.items()}
 
-    def _undecided(self, graphs: Comparison, compared: ModelTuneResult) -> ModelTuneResult:
+    def _undecided(self, graphs: ComparedGraphs, compared: ModelTuneResult) -> ModelTuneResult:
         """What is told where Ctrl-C ended the comparison: the model stays as it was."""
         graphs.decided()
         pairs = zip(graphs.running, graphs.tried, strict=True)
@@ -165,7 +165,7 @@ class _OpenRun:
 
     def _last_word(
         self,
-        graphs: Comparison,
+        graphs: ComparedGraphs,
         chosen: Sequence[PreparedModel],
         found: ModelTuneResult,
         compared: ModelTuneResult | None,

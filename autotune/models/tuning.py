@@ -60,9 +60,9 @@ def tune_model(
     first pick before any is searched. ``trials``: most trials of each task. Both count what the log has: a
     task that had its share in an earlier run, of this model or of another, is skipped, so that a second call
     takes no trials. For more, give a larger budget. A call whose budget was too small for all goes on when it
-    is made again, with the tasks that have no kernel first, then with those that only had a first pick.
-    Ctrl-C keeps everything, and the next call goes on; `compile_model` works as soon as each task has a
-    kernel. Sizes with programs of their own (`Model.with_own_sizes`) are tuned in the same run.
+    is made again, with the tasks that have no kernel first, then with those that only had a first pick. Ctrl-C
+    keeps everything; `compile_model` works as soon as each task has a kernel. Sizes with programs of their
+    own (`Model.with_own_sizes`) are tuned in the same run.
 
     ``until``: ends the run early once a call's kernels reach it, each timed again: their time together, as
     text ("2ms"), or the share of the machine's limit, a number from 0 to 1. The result's ``aimed`` says how
@@ -71,16 +71,13 @@ def tune_model(
     The last tenth of the budget times the best schedules of each task inside the model, where arrays are as
     cold as in use (not on a GPU), and `compile_model` takes those that are the fastest there.
 
-    ``fleet``: as of `autotune.tune`; ``target`` may then be several. Each target has the whole budget.
-    A second call without it, on the machine that is to run the model, times schedules inside it.
+    ``fleet``: as of `autotune.tune`; ``target`` may be several, each of which has the whole budget. A second
+    call without it, on the machine that is to run the model, times schedules inside it.
 
     ``rewrites``: of those that may lose, such as three products as one. "measured": a quarter of the budget,
-    at most, tunes both ways; the log keeps which is faster. "always": each where it usually is applied;
+    at most, tunes both ways for each target (not with ``until``). "always": each where it usually is applied;
     "none": none. ``exact=True`` leaves out those whose results are less exact, such as Winograd's
-    convolutions. Each target of a fleet has its own choice. On fleets and GPUs, where whole graphs are not
-    timed, a side must be faster by a tenth. With ``until`` nothing is tried: what the log has is used.
-    What lies between kernels is their arena. No rewrite is taken that makes it larger than ``arena_bytes``.
-    Of two graphs that are about as fast, that of the smaller arena is taken.
+    convolutions. ``arena_bytes``: none makes what lies between kernels larger.
 
     All else is as of `autotune.tune`; a function is told each `SuiteProgress`. Warns below 2 s a task.
 
@@ -94,8 +91,8 @@ def tune_model(
         seed=seed, rtol=rtol, atol=atol, until=until,
     )  # fmt: skip
     asked = TuneRequest.of(options, target, threads, db, fleet)
-    one = _as_one if asked.goal is None else itemgetter(asked.goal)
-    return tuned(asked, tuning_of_model(model, asked, given_s, rewrites, exact, arena_bytes), one, progress)
+    run = tuning_of_model(model, asked, given_s, rewrites, exact, arena_bytes)
+    return tuned(asked, run, _as_one if asked.goal is None else itemgetter(asked.goal), progress)
 
 
 def tuning_of_model(
