@@ -60,17 +60,16 @@ def tune_model(
     first pick before any is searched. ``trials``: most trials of each task. Both count what the log has: a
     task that had its share in an earlier run, of this model or of another, is skipped, so that a second call
     takes no trials. For more, give a larger budget. A call whose budget was too small for all goes on when it
-    is made again, with the tasks that have no kernel first, then with those that only had a first pick. Ctrl-C
-    keeps everything; `compile_model` works as soon as each task has a kernel. Sizes with programs of their
-    own (`Model.with_own_sizes`) are tuned in the same run.
+    is made again, with the tasks that have no kernel first, then with those that only had a first pick.
+    Ctrl-C keeps everything; `compile_model` works as soon as each task has a kernel. Sizes with programs of
+    their own (`Model.with_own_sizes`) are tuned in the same run.
 
     ``until``: ends the run early once a call's kernels reach it, each timed again: their time together, as
-    text ("2ms"), or the share of the machine's limit, a number from 0 to 1. The result's ``aimed`` says how
+    text ("2ms"), or the share of the machine's limit, a number from 0 to 1. ``aimed`` of the result says how
     far they were. A run that ends so times nothing inside the model.
 
     The last tenth of the budget times the best schedules of each task inside the model, where arrays are as
     cold as in use (not on a GPU), and `compile_model` takes those that are the fastest there.
-
     ``fleet``: as of `autotune.tune`; ``target`` may be several, each of which has the whole budget. A second
     call without it, on the machine that is to run the model, times schedules inside it.
 
