@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_runner import run
 from test_measured_rewrites import HERE, of_stacking, qkv, space
 
 import autotune as at
@@ -104,3 +105,8 @@ def test_a_limit_is_a_number_of_bytes() -> None:
     for wrong in (-1, "1MB", 1.5):
         with pytest.raises(at.SettingsError, match="arena_bytes is .* a number of bytes, 0 or more"):
             at.tune_model(qkv(), threads=1, budget_s=30.0, arena_bytes=wrong)  # type: ignore[arg-type]
+
+
+def test_a_limit_on_the_command_line_goes_with_a_model() -> None:
+    refused = run("tune", "matmul", "--shape", "m=8,n=8,k=8", "--arena-bytes", 10)
+    assert refused.status == 2 and "goes with a model alone" in refused.err
