@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from autotune.models.quantized import QuantizedModel as QuantizedModel
     from autotune.models.saved import load_model as load_model
     from autotune.models.torch_import import import_torch as import_torch
-    from autotune.models.tuning import ModelTuneResult as ModelTuneResult
+    from autotune.models.tuned_model import ModelTuneResult as ModelTuneResult
     from autotune.models.tuning import tune_model as tune_model
     from autotune.report.explain.asking import explain as explain
     from autotune.results.explanation import Explanation as Explanation
@@ -104,7 +104,7 @@ _EXPORTS = {
     "generate": ("autotune.models.generation", "generate"),
     "stream_tokens": ("autotune.models.generation", "stream_tokens"),
     "Module": ("autotune.models.module", "Module"),
-    "ModelTuneResult": ("autotune.models.tuning", "ModelTuneResult"),
+    "ModelTuneResult": ("autotune.models.tuned_model", "ModelTuneResult"),
     "ops": ("autotune.api", "ops"),
     "te": ("schedules.te", ""),
     "dim": ("schedules.te.dims", "dim"),

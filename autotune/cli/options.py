@@ -185,6 +185,10 @@ REWRITES = option(
     "always|measured|none", default="measured", choices=("always", "measured", "none"),
 )  # fmt: skip
 EXACT = switch("--exact", "Of a model: no rewrite whose results are less exact (Winograd's convolutions).")
+ARENA_BYTES = option(
+    "--arena-bytes", "Of a model: no rewrite that makes what lies between kernels larger than so many bytes.",
+    kind=int, least=0,
+)  # fmt: skip
 SEARCH = option("--search", f"Strategy: {', '.join(POLICIES)}.", default="evolutionary", choices=POLICIES)
 COST_MODEL = option(
     "--cost-model", f"Cost model: {', '.join(MODELS)}, or a file that autotune train made.", "NAME|FILE",

@@ -269,6 +269,8 @@ def _show_tasks(result: Any) -> None:
             out.print(f"    {tried}")
     if model and result.rewrites_needed_s is not None:
         out.print(f"  not all rewrites were tried: --budget {result.rewrites_needed_s:g}s has the time")
+    if model and result.rewrites_untried:
+        out.print(f"  no rewrites were tried: {result.rewrites_untried}")
     if model and result.skipped:
         out.print(f"  {result.skipped} tasks had their share before: more with a larger --budget or --trials")
     if result.weighted_s is not None:

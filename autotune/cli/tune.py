@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @takes(
     *(opt.SOME_OP, opt.SHAPE, opt.SUITE, *opt.WHAT[1:], *opt.OF_GGUF, opt.TARGET, opt.THREADS),
-    *(opt.TRIALS, opt.BUDGET, opt.UNTIL, opt.IN_PLACE, opt.REWRITES, opt.EXACT),
+    *(opt.TRIALS, opt.BUDGET, opt.UNTIL, opt.IN_PLACE, opt.REWRITES, opt.EXACT, opt.ARENA_BYTES),
     *(opt.SEARCH, opt.COST_MODEL, opt.FROZEN, opt.DB, opt.SEED, opt.FLEET, opt.BUILD_HERE),
     *(opt.RTOL, opt.ATOL, opt.JSON),
 )
@@ -69,7 +69,7 @@ def tune(o: Given) -> None:
     if o.on_model:
         o.check_model("frozen")
     else:
-        o.refuse(["rewrites", "exact"], "goes with a model alone")
+        o.refuse(["rewrites", "exact", "arena_bytes"], "goes with a model alone")
     if o.fleet is None and "," in o.target:
         raise typer.BadParameter("several targets are tuned for on a fleet; give --fleet too, or one target")
     if o.build_here and o.fleet is None:
@@ -126,7 +126,7 @@ def _run(o: Given, program: Any, asked: TuneRequest) -> Run[Any]:
         from autotune.models.tuning import tuning_of_model
 
         given_s = o.budget if o.has("budget") else None
-        return tuning_of_model(models.model_of(o), asked, given_s, o.rewrites, o.exact)
+        return tuning_of_model(models.model_of(o), asked, given_s, o.rewrites, o.exact, o.arena_bytes)
     if program is None:
         from autotune.tuning.makers import Tasks
 

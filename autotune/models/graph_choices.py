@@ -23,7 +23,8 @@ from schedules.graph.graph import Graph
 from schedules.graph.group import group_of
 from schedules.graph.rewrite import MOST_TEXT, USUAL, Choices
 from schedules.model import Target, Workload, canonical, digest
-from schedules.units import seconds, visible
+from schedules.te.compute_dag import MOST_BYTES
+from schedules.units import seconds, size, visible
 
 if TYPE_CHECKING:
     from kernels_db.store import Log
@@ -110,17 +111,20 @@ class ModelKey:
 class ToldTry:
     """A rewrite that a run tried, as a log has it for people. ``usual_s``, ``other_s``: seconds of a call in
     what differs, as usual and the other way, None where that has no kernel. ``taken``: whether the model is
-    rewritten that other way."""
+    rewritten that other way. ``arenas``: bytes between kernels, as usual and the other way."""
 
     what: str
     usual_s: float | None
     other_s: float | None
     taken: bool
+    arenas: tuple[int, int] = (0, 0)
 
     def __str__(self) -> str:
         sides = (("usual", self.usual_s), ("so", self.other_s))
         times = ", ".join(f"{name} {'not timed' if s is None else seconds(s)}" for name, s in sides)
-        return f"{visible(self.what)}: {times}{', taken' if self.taken else ''}"
+        usual, other = map(size, self.arenas)
+        memory = f", arena {usual} and {other}" if usual != other else ""
+        return f"{visible(self.what)}: {times}{memory}{', taken' if self.taken else ''}"
 
     @staticmethod
     def from_json(told: object) -> ToldTry | None:
@@ -130,7 +134,15 @@ class ToldTry:
         times = [told.get("usual_s"), told.get("other_s")]
         if not all(s is None or _is_time(s) for s in times):
             return None
-        return ToldTry(told["what"][:MOST_TEXT], times[0], times[1], told.get("taken") is True)
+        taken, arenas = told.get("taken") is True, told.get("arenas")
+        usual = other = 0
+        if isinstance(arenas, list) and len(arenas) == 2 and all(map(_is_size, arenas)):
+            usual, other = arenas
+        return ToldTry(told["what"][:MOST_TEXT], times[0], times[1], taken, (usual, other))
+
+
+def _is_size(n: object) -> bool:
+    return isinstance(n, int) and not isinstance(n, bool) and 0 <= n < MOST_BYTES
 
 
 def _is_time(s: object) -> TypeGuard[float]:

@@ -18,16 +18,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from autotune.models.graph_choices import ToldTry
+from autotune.models.outline import arena
 from autotune.models.preparation import PreparedModel, Seconds
 from autotune.models.tasks import tasks_of
 from schedules.errors import AutotuneError
 from schedules.graph.rewrite import AskedPlace, Choices
-from schedules.model import Workload
+from schedules.model import Target, Workload
 
 # Share of the budget in which both sides of alternatives are tuned, and of that in which they are looked for.
 SHARE, LOOKING = 0.25, 0.2
 # The tasks of a side of an alternative must be faster than those of the usual graph by this factor.
 FASTER = 0.98
+# The same where the whole graph cannot be timed: on a device, and on other machines.
+FASTER_UNSEEN = 0.9
+# The same where an arena becomes larger than the caches: kernels alone are timed with what they read in them.
+FASTER_COLD = 0.95
 # Of a kernel, the share of its time that another form of it may save beyond what the machine's limit tells.
 AT_STAKE = 0.1
 # Least seconds for a task.
@@ -35,14 +40,50 @@ LEAST_S = 2.0
 
 
 @dataclass(frozen=True)
+class ArenaLimits:
+    """When the memory between kernels counts. ``cached``: bytes of a target's caches; of smaller arenas
+    nothing is said. ``most``: bytes that no rewrite may pass, None for any number."""
+
+    cached: float = math.inf
+    most: int | None = None
+
+    @staticmethod
+    def of(target: Target, most: int | None = None) -> ArenaLimits:
+        """Those of a target, whose threads have their caches together."""
+        own = target.limit("l3_bytes") or target.limit("l2_bytes")
+        return ArenaLimits(own * target.threads or math.inf, most)
+
+    def factor(self, before: int, after: int, faster: float) -> float:
+        """By which a side must be faster, where an arena of ``before`` bytes becomes one of ``after``.
+        ``faster``: where memory does not count."""
+        if after > before and self.most is not None and after > self.most:
+            return 0.0
+        if after > max(before, self.cached):
+            return min(faster, FASTER_COLD)
+        if before > max(after, self.cached):
+            return 1.0  # it may be level
+        return faster
+
+
+NO_LIMITS = ArenaLimits()
+
+
+def arena_bytes(ready: PreparedModel, of: Seconds = lambda workload: None) -> int:
+    """Bytes of what lies between the kernels of a graph. ``of``: seconds of tasks, where they are known."""
+    return arena(ready.outline(of)).nbytes
+
+
+@dataclass(frozen=True)
 class Alternative:
     """Places that are decided other than usual, all of one kind. ``usual``, ``other``: how often each side
-    runs the tasks that the other side does not, by digest. ``workloads``: these tasks."""
+    runs the tasks that the other side does not, by digest. ``workloads``: these tasks. ``arenas``: bytes
+    between kernels, as usual and in the other way."""
 
     places: tuple[AskedPlace, ...]
     usual: Mapping[str, int]
     other: Mapping[str, int]
     workloads: Mapping[str, Workload] = field(repr=False)
+    arenas: tuple[int, int] = (0, 0)
 
     @property
     def name(self) -> str:
@@ -77,7 +118,7 @@ class Tried:
     @property
     def told(self) -> ToldTry:
         """What a log keeps for people."""
-        return ToldTry(self.alternative.name, self.usual_s, self.other_s, self.taken)
+        return ToldTry(self.alternative.name, self.usual_s, self.other_s, self.taken, self.alternative.arenas)
 
 
 def _sum(counts: Mapping[str, int], workloads: Mapping[str, Workload], of: Seconds) -> float | None:
@@ -126,7 +167,8 @@ def _difference(
     if not usual and not changed:
         return None
     workloads = known | more
-    return Alternative(places, usual, changed, {d: workloads[d] for d in (*usual, *changed)})
+    arenas = arena_bytes(base), arena_bytes(other)
+    return Alternative(places, usual, changed, {d: workloads[d] for d in (*usual, *changed)}, arenas)
 
 
 def _counted(ready: PreparedModel) -> tuple[Counter[str], dict[str, Workload]]:
@@ -180,19 +222,27 @@ def total(ready: PreparedModel, of: Seconds) -> float | None:
 
 
 def decided(
-    base: PreparedModel, found: Sequence[Alternative], of: Seconds
+    base: PreparedModel,
+    found: Sequence[Alternative],
+    of: Seconds,
+    faster: float = FASTER,
+    limits: ArenaLimits = NO_LIMITS,
 ) -> tuple[PreparedModel, list[Tried]]:
     """(The fastest graph by what is known, what became of each alternative). Alternatives are taken one after
-    another, those that gain most first, each if the whole graph becomes faster by it."""
+    another, those that gain most first, each if the whole graph becomes faster by it, or is as fast with a
+    smaller arena where that counts. ``faster``: the factor by which its tasks must be faster."""
     best, tried = base, list[Tried]()
     for one in sorted(found, key=lambda one: _gain(one, of), reverse=True):
         usual, other = one.seconds(of)
         taken = False
-        if usual is not None and other is not None and other < FASTER * usual:
+        if usual is not None and other is not None and other <= max(faster, 1.0) * usual:
             with_it = _with(best, one)
             change = None if with_it is None else change_s(best, with_it, of)
-            if with_it is not None and change is not None and change < 0:
-                best, taken = with_it, True
+            if with_it is not None and change is not None:
+                before, after = arena_bytes(best, of), arena_bytes(with_it, of)
+                factor = limits.factor(before, after, faster)
+                if other <= factor * usual and (change < 0 or (change == 0 and after < before)):
+                    best, taken = with_it, True
         tried.append(Tried(one, usual, other, taken))
     return best, tried
 

@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import ModelError
@@ -15,19 +16,23 @@ from autotune.measure.memory import free_bytes
 from autotune.models.fallback import run_island
 from autotune.models.graph_choices import MOST_TRIED, ModelKey, exactly, found_choices, keep
 from autotune.models.graph_search import (
+    FASTER,
+    FASTER_UNSEEN,
     LEAST_S,
     LOOKING,
     SHARE,
     Alternative,
+    ArenaLimits,
     Tried,
     alternatives,
+    arena_bytes,
     decided,
     hopeful,
     total,
 )
 from autotune.models.in_place import random_arguments, task_times
 from autotune.models.outline import Outline
-from autotune.models.preparation import PreparedModel
+from autotune.models.preparation import PreparedModel, Seconds
 from autotune.models.program import Program
 from autotune.results.tuned import SuiteTask
 from autotune.run.asked import Asked
@@ -42,6 +47,10 @@ if TYPE_CHECKING:
 
 # Rounds in which two graphs of a model take turns, and the seconds that they take at most.
 ROUNDS, TURNS_S = 7, 4.0
+# The share by which times of whole graphs differ from one comparison to the next.
+NOISE = 0.02
+# A budget within this much of what an earlier run had is not larger (rounding).
+SAME = 0.999
 
 
 @dataclass(frozen=True)
@@ -55,9 +64,9 @@ class GraphSpace:
     needed_s: float | None = None
 
     @staticmethod
-    def of(bases: Sequence[PreparedModel], exact: bool, budget_s: float, target: Target) -> GraphSpace:
+    def of(bases: Sequence[PreparedModel], exact: bool, budget_s: float, target: Target | None) -> GraphSpace:
         """What there is time for in ``budget_s``. ``exact``: rewrites whose results are less exact are left
-        out."""
+        out. ``target``: of this machine; None: other machines measure, whose limits are not known here."""
         from schedules.graph.optimize import MAY_LOSE
 
         def refused(a: AskedPlace) -> bool:
@@ -65,7 +74,7 @@ class GraphSpace:
 
         until = time.monotonic() + LOOKING * budget_s
         each = [alternatives(base, refused, until) for base in bases]
-        limits = _Limits(target)
+        limits: Seconds = (lambda _: None) if target is None else _Limits(target)
         every = [one for found in each for one in found]
         chosen = hopeful(every, limits, budget_s)
         tasks = {digest for one in every for digest in one.workloads}
@@ -84,13 +93,18 @@ class GraphSpace:
                 tasks[digest] = replace(old, weight=max(weight, old.weight))
         return [*tasks.values()]
 
-    def decided(self, target: Target, log: Log) -> tuple[list[PreparedModel], list[list[Tried]]]:
-        """The programs that are the fastest by the log, and of each what became of alternatives."""
+    def decided(
+        self, target: Target, log: Log, faster: float = FASTER, most_bytes: int | None = None
+    ) -> tuple[list[PreparedModel], list[list[Tried]]]:
+        """The programs that are the fastest by the log, and of each what became of alternatives.
+        ``faster``: as of `graph_search.decided`; ``most_bytes``: `ArenaLimits.most`."""
 
         def seconds(workload: Workload) -> float | None:
             return Known.of(workload, target, log).time_s
 
-        each = [decided(base, found, seconds) for base, found in zip(self.bases, self.found, strict=True)]
+        pairs = zip(self.bases, self.found, strict=True)
+        limits = ArenaLimits.of(target, most_bytes)
+        each = [decided(base, found, seconds, faster, limits) for base, found in pairs]
         return [ready for ready, _ in each], [tried for _, tried in each]
 
 
@@ -114,6 +128,94 @@ class Before:
         except ModelError:
             return None  # what a log says may not be cut
         return Before(ready, found.looked_s if found.known >= set(_tried(exact)) else 0.0)
+
+
+@dataclass
+class ComparedGraphs:
+    """The graphs of a model in a run, for one target. ``bases``: its programs as they usually are rewritten.
+    ``part_s``: the budget of alternatives. ``here``: whether this machine measures."""
+
+    bases: Sequence[PreparedModel]
+    exact: bool
+    part_s: float
+    where: str
+    log: Log
+    target: Target
+    here: bool
+    most_bytes: int | None = None  # as of `ArenaLimits`
+    tried: Sequence[Sequence[Tried]] = ()  # of each program, after `decided`
+
+    @cached_property
+    def before(self) -> list[Before | None]:
+        """What earlier runs left of each program."""
+        return [Before.of(base, self.exact, self.target, self.where) for base in self.bases]
+
+    @property
+    def running(self) -> list[PreparedModel]:
+        """The programs as the log had them before."""
+        pairs = zip(self.bases, self.before, strict=True)
+        return [base if before is None else before.ready for base, before in pairs]
+
+    @cached_property
+    def _space(self) -> GraphSpace | None:
+        """None where an earlier run had as much time."""
+        if all(x is not None and x.looked_s >= SAME * self.part_s for x in self.before):
+            return None
+        return GraphSpace.of(self.bases, self.exact, self.part_s, self.target if self.here else None)
+
+    @cached_property
+    def tasks(self) -> list[SuiteTask]:
+        """What must be tuned to decide."""
+        return [] if self._space is None else self._space.tasks
+
+    @property
+    def needed_s(self) -> float | None:
+        """As of `GraphSpace`."""
+        return None if self._space is None else self._space.needed_s
+
+    def decided(self) -> Sequence[PreparedModel]:
+        """The programs that are the fastest by what is in the log now. Where nothing could be compared, those
+        of earlier runs."""
+        if self._space is None or not self.tasks:
+            return self.running
+        faster = FASTER if self._times_whole else FASTER_UNSEEN
+        ready, self.tried = self._space.decided(self.target, self.log, faster, self.most_bytes)
+        return ready
+
+    @property
+    def _times_whole(self) -> bool:
+        """Whether whole programs can run: on this machine's CPU."""
+        return self.here and not self.target.grid
+
+    def confirmed(
+        self, base: PreparedModel, chosen: PreparedModel
+    ) -> tuple[PreparedModel, Mapping[str, float]]:
+        """(The graph that is kept, seconds of both where they could be compared)."""
+        if not self._times_whole:
+            return self.with_kernels(base, chosen), {}
+        return confirmed(base, chosen, self.target, self.log, self.where)
+
+    def record(
+        self,
+        base: PreparedModel,
+        kept: PreparedModel,
+        tried: Sequence[Tried],
+        whole: Mapping[str, float],
+        ended: bool,
+    ) -> None:
+        """Keep in the log how a graph is rewritten. ``whole``: what `confirmed` found, for people. ``ended``:
+        by Ctrl-C, so that the last word is not spoken."""
+        key = ModelKey.of(base.model.graph)
+        if key is not None:
+            first = sorted((x.under(kept.choices) for x in tried), key=lambda x: not x.taken)[:MOST_TRIED]
+            told: dict[str, Any] = {"tried": [asdict(x.told) for x in first], "whole": dict(whole)}
+            told |= {"looked_s": 0.0 if ended else self.part_s, "known": _tried(self.exact)}
+            machine = HERE.machine() if self.here else {}  # those of a fleet are several
+            keep(self.log, key, self.target, machine, kept.choices, told)
+
+    def with_kernels(self, base: PreparedModel, chosen: PreparedModel) -> PreparedModel:
+        """As of `running`."""
+        return running(base, chosen, self.target, self.log)
 
 
 def _tried(exact: bool) -> list[str]:
@@ -140,9 +242,10 @@ class _Limits:
 def confirmed(
     base: PreparedModel, chosen: PreparedModel, target: Target, log: Log, where: str
 ) -> tuple[PreparedModel, Mapping[str, float]]:
-    """(The graph that is kept, seconds of both where they could be compared): the usual one where the other
-    is no faster as a whole, or lacks kernels that the usual one has. Programs run in turns on random inputs.
-    ``where``: the log's place."""
+    """(The graph that is kept, seconds of both and bytes of their arenas where they could be compared): the
+    usual one where the other is no faster as a whole, or lacks kernels that the usual one has; of two that
+    are about as fast, that of the smaller arena. Programs run in turns on random inputs. ``where``: the log's
+    place."""
     chosen = running(base, chosen, target, log)
     if chosen.choices == base.choices:
         return base, {}
@@ -150,8 +253,10 @@ def confirmed(
     if any(p is None for p in programs):
         return chosen, {}
     usual, other = _in_turns([p for p in programs if p is not None])
-    told = {"usual_s": usual, "other_s": other}
-    return (chosen if other < usual else base), told
+    before, after = (arena_bytes(one) for one in (base, chosen))
+    told = {"usual_s": usual, "other_s": other, "usual_bytes": before, "other_bytes": after}
+    level = abs(other - usual) <= NOISE * usual and before != after
+    return (chosen if (after < before if level else other < usual) else base), told
 
 
 def running(base: PreparedModel, chosen: PreparedModel, target: Target, log: Log) -> PreparedModel:
@@ -192,23 +297,3 @@ def _in_turns(programs: Sequence[Program]) -> tuple[float, float]:
         for n in (0, 1) if len(times[1]) % 2 else (1, 0):
             times[n].append(sum(task_times(programs[n], *arguments[n], alone).values()))
     return statistics.median(times[0]), statistics.median(times[1])
-
-
-def record(
-    base: PreparedModel,
-    kept: PreparedModel,
-    tried: Sequence[Tried],
-    whole: Mapping[str, float],
-    target: Target,
-    log: Log,
-    looked_s: float = 0.0,
-    exact: bool = False,
-) -> None:
-    """Keep in the log how a graph is rewritten. ``whole``: seconds of whole graphs, for people. ``looked_s``:
-    the budget of alternatives, 0 where the last word is not spoken. ``exact``: as of `GraphSpace.of`."""
-    key = ModelKey.of(base.model.graph)
-    if key is not None:
-        first = sorted((x.under(kept.choices) for x in tried), key=lambda x: not x.taken)[:MOST_TRIED]
-        told: dict[str, Any] = {"tried": [asdict(x.told) for x in first], "whole": dict(whole)}
-        told |= {"looked_s": looked_s, "known": _tried(exact)}
-        keep(log, key, target, HERE.machine(), kept.choices, told)

@@ -153,9 +153,7 @@ def _inputs(file: Any, shapes: Mapping[str, int | Sequence[int]]) -> dict[str, t
         dtype = dtype_of(tensor.elem_type)
         if dtype is None:
             name = type_name(tensor.elem_type)
-            raise ModelError(
-                f"{what} has type {name}, which is not supported; use one of {instead_of(name)}"
-            )
+            raise ModelError(f"{what} has type {name}, which is not supported; use one of {instead_of(name)}")
         given = shapes.get(port.name)
         if given is not None and not isinstance(given, int):
             used.add(port.name)

@@ -70,9 +70,7 @@ class ModelOrigin:
                 f"{shown} not given"
             )
         values = {**self.small, **found}
-        graph = Graph(
-            self.dag, values, self.inputs, self.outputs, islands=self.islands, states=self.states
-        )
+        graph = Graph(self.dag, values, self.inputs, self.outputs, islands=self.islands, states=self.states)
         rewritten = preparation.cut(graph, self.choices)[0].graph
         if _identity(rewritten) != self.rewritten:
             raise ModelError(

@@ -23,9 +23,7 @@ Array = NDArray[Any]
 FORMAT, VERSION, DOCUMENT = "autotune state", 1, "state.json"
 
 
-def write(
-    tensors: Sequence[Tensor], arrays: Mapping[str, Array], path: str | os.PathLike[str]
-) -> None:
+def write(tensors: Sequence[Tensor], arrays: Mapping[str, Array], path: str | os.PathLike[str]) -> None:
     """Write a state to a file, whole or not at all. Raises `ModelError`."""
     document = {
         "format": FORMAT,

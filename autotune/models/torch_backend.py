@@ -106,9 +106,7 @@ class How:
     def of(cls, options: Mapping[str, Any]) -> How:
         """Raises ArgumentError."""
         threads, strict = options.get("threads"), bool(options.get("strict"))
-        if threads is not None and (
-            not isinstance(threads, int) or isinstance(threads, bool) or threads < 1
-        ):
+        if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
             raise ArgumentError(f"option threads is a number from 1 on, not {threads!r}")
         limit_s = options.get("limit_s", None if strict else LIMIT_S)
         if limit_s is not None and not (

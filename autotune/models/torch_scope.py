@@ -244,6 +244,7 @@ class TorchLowering(Frame):
             vals = [torch.empty(tuple(vals[0].shape), dtype=found, device="meta"), *vals[2:]]
         return dtype_name(vals[0]) if vals and isinstance(vals[0], torch.Tensor) else ""
 
+
 # --- helpers ----------------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ from autotune.report.graph_drawing import Drawing, DrawnNode
 from autotune.run.describing import describe
 from kernels_db import lookup
 from schedules.graph.graph import Graph, Island
-from schedules.graph.optimize import REWRITES, name_of, rewritten
+from schedules.graph.optimize import REWRITES, RewriteStep, name_of, optimized
 from schedules.graph.rewrite import Choices
 from schedules.model import Target
 
@@ -205,10 +205,12 @@ def _makers(name: str, outline: Outline, place: Mapping[str, int]) -> list[int]:
 def _rewrites(graph: Graph, choices: Choices) -> list[RewrittenGraph]:
     """The graph as imported, and after each rewrite, those that may lose by ``choices``."""
     found = [_stage("imported", "The graph as it was imported.", graph, graph)]
-    for rewrite in REWRITES:
-        after = rewritten(rewrite, graph, choices, rules=known)
-        found.append(_stage(name_of(rewrite), _first_sentence(rewrite), graph, after))
-        graph = after
+    does = {name_of(rewrite): _first_sentence(rewrite) for rewrite in REWRITES}
+
+    def told(step: RewriteStep) -> None:
+        found.append(_stage(step.rewrite, does[step.rewrite], step.before, step.after))
+
+    optimized(graph, choices, known, told)
     return found
 
 

@@ -6,7 +6,7 @@ tensors and makes tensors. So no rewrite can go wrong by what it does not know o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from schedules.expr import Expr, Load, Var
 from schedules.graph.graph import Graph, Island
@@ -18,14 +18,22 @@ from schedules.te.unique import Taken
 APART = "apart"  # what such islands are called
 
 
-def with_others_apart(graph: Graph, rewrite: Callable[[Graph], Graph]) -> Graph:
-    """``rewrite(graph)``, which sees none but plain stages. Others stay as they are, but for the names of
-    what they read."""
+@dataclass(frozen=True)
+class PlainPart:
+    """A graph that has none but plain stages. ``whole``: such a graph with the other stages, which stay as
+    they are, but for the names of what they read."""
+
+    graph: Graph
+    whole: Callable[[Graph], Graph]
+
+
+def plain_part(graph: Graph) -> PlainPart:
+    """A graph, its other stages apart."""
     runs = [r for r in together(graph.dag.stages) if any(not s.plain for s in r)]
     if not runs:
-        return rewrite(graph)
+        return PlainPart(graph, lambda after: after)
     apart, islands = _set_apart(graph, runs)
-    return _put_back(rewrite(apart), islands, graph)
+    return PlainPart(apart, lambda after: _put_back(after, islands, graph))
 
 
 def together(stages: Sequence[Stage]) -> list[tuple[Stage, ...]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from schedules.graph.added_products import add_products
-from schedules.graph.apart import with_others_apart
+from schedules.graph.apart import plain_part
 from schedules.graph.biases import add_biases
 from schedules.graph.common import eliminate_common
 from schedules.graph.dead import eliminate_dead
@@ -114,16 +114,16 @@ def optimized(
     stages only (`schedules.graph.apart`). ``rules``: for `substitute`, asked for where that looks for
     places. ``each``: is told of every rewrite."""
     asked: list[AskedPlace] = []
-
-    def every(graph: Graph) -> Graph:
-        for rewrite in REWRITES:
-            after = rewritten(rewrite, graph, choices, asked, rules)
-            if each is not None:
-                each(RewriteStep(name_of(rewrite), graph, after))
-            graph = after
-        return graph
-
-    return Optimized(with_others_apart(graph, every), tuple(asked))
+    part = plain_part(graph)
+    now, whole = part.graph, graph
+    for rewrite in REWRITES:
+        after = rewritten(rewrite, now, choices, asked, rules)
+        if each is not None:
+            made = whole if after is now else part.whole(after)
+            each(RewriteStep(name_of(rewrite), whole, made))
+            whole = made
+        now = after
+    return Optimized(part.whole(now), tuple(asked))
 
 
 def rewritten(

@@ -71,17 +71,25 @@ class Substitute:
                 both.append((n, True, s.target, s.source))
         return tuple(both)
 
-    def places(self, graph: Graph, known: Container[str] | None = None) -> tuple[SubstitutionPlace, ...]:
+    def places(
+        self,
+        graph: Graph,
+        known: Container[str] | None = None,
+        roots: Container[str] | None = None,
+        ahead: bool = False,
+    ) -> tuple[SubstitutionPlace, ...]:
         """The places of a graph where one of them applies, in the order of the substitutions. ``known``: of
         these, those of one root that have fewer steps of sums afterwards, or as many in fewer sums, if nobody
-        else reads what is replaced. What is made of ``known`` tensors alone costs nothing."""
+        else reads what is replaced. What is made of ``known`` tensors alone costs nothing. ``roots``: only at
+        these stages. ``ahead``: instead, those that save nothing, but compute more of known tensors alone."""
         read = _Reader(graph)
+        saves = _knows_more if ahead else _saves
         found = (
             SubstitutionPlace(n, backwards, stages, tuple(sorted((x, t) for x, (t, _) in bound.items())))
             for n, backwards, pattern, made in self._ways
-            for stages, bound in read.every(pattern, self.rules[n], pairs=known is None)
+            for stages, bound in read.every(pattern, self.rules[n], roots=roots, pairs=known is None)
             if not _is_same(graph, stages, made, bound)
-            and (known is None or _saves(pattern, made, bound, known))
+            and (known is None or saves(pattern, made, bound, known))
         )
         return tuple(dict.fromkeys(found))
 
@@ -90,7 +98,7 @@ class Substitute:
         for n, backwards, pattern, made in self._ways:
             if (n, backwards) != (place.number, place.backwards):
                 continue
-            for stages, bound in _Reader(graph).every(pattern, self.rules[n], place.stages):
+            for stages, bound in _Reader(graph).every(pattern, self.rules[n], only=place.stages):
                 if tuple(sorted((x, t) for x, (t, _) in bound.items())) == place.leaves:
                     return _replaced(graph, stages, pattern, made, bound)
         raise WorkloadError(
@@ -119,12 +127,13 @@ class _Reader:
         pattern: GraphTerm,
         forms: Sequence[Substitution],
         only: Sequence[str] | None = None,
+        roots: Container[str] | None = None,
         pairs: bool = True,
     ) -> Iterator[tuple[tuple[str, ...], Bound]]:
-        """(stages, leaves) of every place of a pattern. ``only``: at these stages. ``pairs``: also of two
-        stages that nobody joins."""
+        """(stages, leaves) of every place of a pattern. ``only``: of these stages together. ``roots``: of one
+        of these stages. ``pairs``: also of two stages that nobody joins."""
         for name in self.stages:
-            if only is None or only == (name,):
+            if (only is None or only == (name,)) and (roots is None or name in roots):
                 for bound in self._matches(pattern, name, None, {}):
                     if any(_fits(s, bound) for s in forms):
                         yield (name,), bound
@@ -190,6 +199,16 @@ def _saves(pattern: GraphTerm, made: GraphTerm, bound: Bound, known: Container[s
     kinds = {leaf: kind for leaf, (_, kind) in bound.items()}
     ahead = {leaf for leaf, (tensor, _) in bound.items() if tensor in known}
     return steps_of(made, kinds, ahead) < steps_of(pattern, kinds, ahead)
+
+
+def _knows_more(pattern: GraphTerm, made: GraphTerm, bound: Bound, known: Container[str]) -> bool:
+    """Whether a term saves nothing, but more of its operators are of known leaves alone than in a pattern."""
+    ahead = {leaf for leaf, (tensor, _) in bound.items() if tensor in known}
+
+    def count(t: GraphTerm) -> int:
+        return sum(bool(x.args) and ahead.issuperset(leaves(x)) for x in set(nodes(t)))
+
+    return bool(ahead) and count(made) > count(pattern) and not _saves(pattern, made, bound, known)
 
 
 def _fits(s: Substitution, bound: Bound) -> bool:

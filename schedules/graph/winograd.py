@@ -8,7 +8,8 @@ matrices, so each stage is a kernel that spaces know (Lavin & Gray, 2016). Trans
 ahead: `fold_constants` computes them once.
 
 Sums are others than those of the convolution, so results are rounded otherwise. Bounds of errors follow from
-the stages as they are written.
+the stages as they are written. Where results may be exact and something is decided by them, the convolution
+stays (`steps_behind`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from schedules.graph.fold import fold_constants
 from schedules.graph.graph import Array, Graph
 from schedules.graph.kinds import is_guarded
 from schedules.graph.rewrite import RewritePlace, Take, at_each, may_lose
+from schedules.graph.steps_behind import has_few_bits, has_step_behind
 from schedules.graph.toom_cook import POINTS, Rows, short_convolution
 from schedules.te.compute_dag import Axis, Reducer, Stage, Tensor, operand
 from schedules.te.extent import is_open
@@ -59,8 +61,12 @@ class Winograd:
 
     def places(self, graph: Graph) -> tuple[WinogradPlace, ...]:
         """The convolutions of a graph that may be computed so, in their order."""
-        found = (s for s in graph.dag.stages if _window(s, graph, self.tile) is not None)
-        return tuple(WinogradPlace(s.name, self.tile) for s in found)
+        return tuple(
+            WinogradPlace(s.name, self.tile)
+            for s in graph.dag.stages
+            if (w := _window(s, graph, self.tile)) is not None
+            and not (has_few_bits(graph.values[w.weight.buffer]) and has_step_behind(graph, s.name))
+        )
 
     def apply(self, graph: Graph, place: WinogradPlace) -> Graph:
         """The graph with one convolution in tiles. Its result keeps its name, shape and dtype. Take it after

@@ -7,17 +7,19 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from autotune.models.preparation import PreparedModel
+from autotune.models.graph_search import arena_bytes
+from autotune.models.preparation import PreparedModel, prepared
 from autotune.models.substitutions import known
 from autotune.results.explanation import Row, Section
 from schedules.graph.edit import is_product
 from schedules.graph.graph import Graph, Group
 from schedules.graph.optimize import RewriteStep, optimized
 from schedules.te.flops import count_flops
-from schedules.units import visible
+from schedules.units import size, visible
 
 NODES = 4  # that are named where a rewrite does something
 TITLE = "Graph before and after its rewrites"
+Numbers = dict[str, float | int | str | None]
 
 
 @dataclass(frozen=True)
@@ -37,14 +39,14 @@ class GraphSize:
     def __str__(self) -> str:
         return f"{self.products:,} products, {self.operations:,} operations, {self.stages:,} stages"
 
-    def numbers(self) -> dict[str, float | int | str | None]:
+    def numbers(self) -> Numbers:
         """These, by name."""
         return {"products": self.products, "operations": self.operations, "stages": self.stages}
 
 
 def of_rewrites(made: PreparedModel) -> Section:
-    """How a model's graph was rewritten: rows ``before`` and ``after``, and one for each rewrite that did
-    something, in their order."""
+    """How a model's graph was rewritten: rows ``before``, ``after`` and ``arena``, and one for each rewrite
+    that did something, in their order."""
     steps: list[RewriteStep] = []
     optimized(made.model.graph, made.choices, known, steps.append)
     first, last = GraphSize.of(made.model.graph), GraphSize.of(made.graph)
@@ -53,6 +55,11 @@ def of_rewrites(made: PreparedModel) -> Section:
         Row("before", f"{first}, each a kernel", "definition", first.numbers()),
         Row("after", f"{last}, in {kernels:,} kernels", "definition", last.numbers() | {"kernels": kernels}),
     ]
+    own = arena_bytes(made)
+    usual = arena_bytes(prepared(made.model)) if made.choices.other and not made.sizes else own
+    beside = "" if usual == own else f"; {size(usual)} as it usually is rewritten"
+    numbers: Numbers = {"bytes": own, "usual_bytes": usual}
+    rows.append(Row("arena", f"{size(own)} between kernels{beside}", "definition", numbers))
     times: Counter[str] = Counter()
     for step in steps:
         did = _did(step)
@@ -63,7 +70,7 @@ def of_rewrites(made: PreparedModel) -> Section:
     return Section(TITLE, tuple(rows))
 
 
-def _did(step: RewriteStep) -> tuple[str, str, dict[str, float | int | str | None]] | None:
+def _did(step: RewriteStep) -> tuple[str, str, Numbers] | None:
     """What a rewrite did, as a row has it; None for nothing."""
     if step.after is step.before:
         return None

@@ -17,7 +17,7 @@ from needs import imported, missing
 from autotune.cli import given, models
 from autotune.codegen.simt import cxx
 from autotune.errors import ModelError
-from autotune.models import compiling, preparation, tuning
+from autotune.models import compiling, preparation, tuned_model
 from autotune.models.model import Model
 from autotune.run.kernels import default_kernel
 from autotune.tuning import request
@@ -99,14 +99,14 @@ def test_ops_names_operators_without_an_expression(monkeypatch: pytest.MonkeyPat
 @pytest.mark.slow
 @pytest.mark.usefixtures("graph")
 def test_tune_tunes_a_model_and_says_what_it_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    job, seen = tuning.ModelJobs.job, []
+    job, seen = tuned_model.ModelJobs.job, []
 
-    def seen_job(self: tuning.ModelJobs, target: Target) -> Job:
+    def seen_job(self: tuned_model.ModelJobs, target: Target) -> Job:
         made = job(self, target)
         seen.extend([made.options] if made.tasks else [])
         return made
 
-    monkeypatch.setattr(tuning.ModelJobs, "job", seen_job)
+    monkeypatch.setattr(tuned_model.ModelJobs, "job", seen_job)
     monkeypatch.setattr(request, "OneMachine", partial(OneMachine, site=MadeUp(lambda w: Made())))
     monkeypatch.setattr(Here, "roofline", lambda self, w, t: None)
     words = ("tune", "net.onnx", "--threads", 1, "--trials", 2, "--search", "random")

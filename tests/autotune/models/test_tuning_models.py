@@ -17,11 +17,12 @@ from model_cases import Made, each_stage, layers, model_of
 from autotune.backends import parse
 from autotune.errors import KernelNotFound
 from autotune.measure.results import Measurement
-from autotune.models import preparation, tuning
+from autotune.models import preparation, tuned_model
 from autotune.models.compiling import compile_model
 from autotune.models.outline import Part
 from autotune.models.tasks import tasks_of
-from autotune.models.tuning import ModelTuneResult, tune_model
+from autotune.models.tuned_model import ModelTuneResult
+from autotune.models.tuning import tune_model
 from autotune.run import untuned
 from autotune.run.kernels import default_kernel
 from autotune.settings import SettingsError
@@ -253,13 +254,13 @@ def test_tasks_that_have_their_plain_loops_alone_are_not_tuned_before(tmp_path: 
 def test_tasks_that_had_no_time_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, _ = layers(2)
     left_with_plain_loops(tmp_path / "t.db", graph)
-    job = tuning.ModelJobs.job
+    job = tuned_model.ModelJobs.job
 
     def ends(self, target):
         made = job(self, target)
         return replace(made, options=replace(made.options, budget_s=1e-9))
 
-    monkeypatch.setattr(tuning.ModelJobs, "job", ends)
+    monkeypatch.setattr(tuned_model.ModelJobs, "job", ends)
     result = tune_model(model_of(graph), threads=1, db=tmp_path / "t.db", budget_s=6)
     assert len(result.late) == 2 and result.weighted_s is None and result.in_place == ()
     said = str(result)

@@ -14,7 +14,7 @@ from autotune.models.onnxruntime_profile import WARM, _summed
 from autotune.models.outline import outline
 from autotune.models.preparation import prepared
 from autotune.models.tasks import tasks_of
-from autotune.models.tuning import ModelTuneResult
+from autotune.models.tuned_model import ModelTuneResult
 from autotune.report import model_data
 from autotune.report.graph_drawing import Drawing
 from autotune.report.model_data import ModelData, ModelStep, read_model

@@ -4,6 +4,7 @@ kernels, and nothing else that reads stages, may take them for plain ones."""
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import graph_cases as cases
@@ -15,11 +16,11 @@ from graph_memory import run_in_memory
 from autotune.models.outline import outline
 from schedules import te
 from schedules.expr import Const, Load, Var
-from schedules.graph.apart import together, with_others_apart
+from schedules.graph.apart import plain_part, together
 from schedules.graph.edit import is_map, is_product, is_sum
 from schedules.graph.graph import Graph, GraphState
 from schedules.graph.kinds import is_row_reduction
-from schedules.graph.optimize import optimize
+from schedules.graph.optimize import RewriteStep, optimize, optimized
 from schedules.graph.partition import partition
 from schedules.te.compute_dag import Stage
 
@@ -119,9 +120,21 @@ def test_rewrites_never_see_what_they_do_not_know() -> None:
         seen.extend(s.plain for s in g.dag.stages)
         return g
 
-    back = with_others_apart(graph, rewrite)
+    part = plain_part(graph)
+    back = part.whole(rewrite(part.graph))
     assert seen and all(seen)
     assert back.dag == graph.dag and back.islands == graph.islands
+
+
+def test_steps_are_told_with_all_stages() -> None:
+    """Each begins with what the one before left, and none has what stands for other stages."""
+    graph, _ = triangle()
+    steps: list[RewriteStep] = []
+    after = optimized(graph, each=steps.append).graph
+    assert steps[0].before is graph and steps[-1].after.dag == after.dag
+    assert all(a.after is b.before for a, b in pairwise(steps))
+    whole = [g for s in steps for g in (s.before, s.after)]
+    assert all(g.islands == () and any(not s.plain for s in g.dag.stages) for g in whole)
 
 
 def test_a_state_made_by_a_stage_that_is_set_apart() -> None:

@@ -23,6 +23,7 @@ from schedules.graph.graph import Graph
 from schedules.graph.optimize import MAY_LOSE, Rules, no_rules, optimized, rewritten
 from schedules.graph.rewrite import AskedPlace, Choices
 from schedules.graph.substitute import substitute
+from schedules.graph.substitution_places import Substitute
 from schedules.graph.turned import turned, turned_back
 from schedules.substitutions.operators import TensorKind
 from schedules.substitutions.steps import steps_of
@@ -263,3 +264,63 @@ def test_random_graphs_mean_the_same(data: Any, image: bool) -> None:
 @given(st.data(), st.booleans())
 def test_two_thousand_random_graphs_mean_the_same(data: Any, image: bool) -> None:
     check(data, image)
+
+
+# -- two steps ------------------------------------------------------------------------------------
+
+
+def narrow_beside(layers: int = 1, read: bool = False) -> Graph:
+    """x W + (x A) B, with narrow A and B, as layers have that were adapted. ``read``: whether x W is an
+    output too."""
+    b = cases.Builder()
+    x, more = b.input("x", 7, 12), []
+    for n in range(layers):
+        w, a, c = b.constant(f"w{n}", 12, 12), b.constant(f"a{n}", 12, 2), b.constant(f"c{n}", 2, 12)
+        whole = product(x, w)
+        more += [whole] if read else []
+        x = cases.relu(cases.add(whole, product(product(x, a), c)))
+    return b.graph(x, *more)
+
+
+def in_two(graph: Graph) -> list[AskedPlace]:
+    return [a for a in asked(graph) if " then " in a.place.name]
+
+
+def test_a_product_beside_narrow_ones_becomes_one_in_two_steps() -> None:
+    graph = narrow_beside(3)
+    found = in_two(graph)
+    assert len(found) == 3 and len({a.place.alike for a in found}) == 1, "one for each layer, all alike"
+    assert not any(a.taken for a in found)
+    before = optimized(graph).graph
+    after = optimized(
+        graph, Choices(other=frozenset(("substitute", a.place.name) for a in found)), known
+    ).graph
+    products = [[s for s in g.dag.stages if s.reducer is not None] for g in (before, after)]
+    assert [len(x) for x in products] == [6, 3]
+    arrays = cases.inputs_of(graph)
+    np.testing.assert_array_equal(evaluate(after, arrays)[0], evaluate(graph, arrays)[0])
+
+
+def test_one_of_two_steps_saves_nothing_alone() -> None:
+    (place,) = in_two(narrow_beside())
+    first, _, second = place.place.name.partition(" then ")
+    names = {a.place.name for a in asked(narrow_beside())}
+    assert first not in names and second not in names
+    alone = optimized(narrow_beside(), Choices(other=frozenset({("substitute", first)})), known).graph
+    assert alone.dag == optimized(narrow_beside()).graph.dag
+
+
+def test_two_steps_that_save_nothing_have_no_place() -> None:
+    assert in_two(narrow_beside(read=True)) == [], "others read what would be gone"
+
+
+def test_few_of_many_equal_steps_are_tried_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of two weights, which nothing can be merged with."""
+    b = cases.Builder()
+    x = b.input("x", 7, 12)
+    for n in range(6):
+        x = cases.relu(product(product(x, b.constant(f"a{n}", 12, 2)), b.constant(f"c{n}", 2, 12)))
+    applied = []
+    right = Substitute.apply
+    monkeypatch.setattr(Substitute, "apply", lambda *a: applied.append(a) or right(*a))
+    assert in_two(b.graph(x)) == [] and 0 < len(applied) <= 4

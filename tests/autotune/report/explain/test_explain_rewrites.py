@@ -111,3 +111,13 @@ def test_names_of_nodes_are_shown_on_one_line() -> None:
     )
     shown = " ".join(r.text for r in rows(graph).values())
     assert "norm" in shown and "\n" not in shown and "\x1b" not in shown
+
+
+def test_the_arena_is_told_as_it_is_and_as_usual() -> None:
+    base = prepared(model_of(queries_keys_and_values()))
+    (row,) = [r for r in of_rewrites(base).rows if r.name == "arena"]
+    assert row.text.endswith(" between kernels") and row.numbers["bytes"] == row.numbers["usual_bytes"]
+    other = base.with_choices(Choices(other=frozenset((a.rewrite, a.place.name) for a in base.asked)))
+    (row,) = [r for r in of_rewrites(other).rows if r.name == "arena"]
+    assert row.numbers["bytes"] != row.numbers["usual_bytes"]
+    assert "as it usually is rewritten" in row.text
