@@ -7,14 +7,16 @@ argument of another call. Everything else ends with the product.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.models.operators import aten
 
 ANCHORS = ("aten.mm.default", "aten.addmm.default", "aten.bmm.default", "aten.baddbmm.default")
 CONVOLUTION = "aten.convolution.default"
+# A product with a weight that Inductor has packed, which torch knows as it was too.
+PACKED_LINEAR = "mkl._mkl_linear.default"
 VIEWS = frozenset(
     f"aten.{n}"
     for n in ("reshape.default", "view.default", "_unsafe_view.default", "permute.default",
@@ -28,11 +30,13 @@ MOST_NODES = 40  # of a cluster
 @dataclass(frozen=True)
 class Cluster:
     """``nodes``: of the graph, in its order, of which the ``last`` alone is read by others. ``inputs``: the
-    nodes that they read. ``anchor``: the product or the convolution."""
+    nodes that they read. ``anchor``: the product or the convolution. ``constants``: tensors by the nodes that
+    stand for them, which are weights that Inductor has frozen."""
 
     anchor: Any
     nodes: tuple[Any, ...]
     inputs: tuple[Any, ...]
+    constants: Mapping[Any, Any] = field(default_factory=dict)
 
     @property
     def last(self) -> Any:
@@ -47,10 +51,11 @@ class Cluster:
         for i, node in enumerate(self.inputs):
             copies[node] = graph.placeholder(f"x{i}")
             copies[node].meta = dict(node.meta)
-        for node in self.nodes:
+        for node in (*self.constants, *self.nodes):
             copies[node] = graph.node_copy(node, copies.__getitem__)
         nodes, inputs = (tuple(map(copies.__getitem__, every)) for every in (self.nodes, self.inputs))
-        return Cluster(copies[self.anchor], nodes, inputs)
+        constants = {copies[node]: tensor for node, tensor in self.constants.items()}
+        return Cluster(copies[self.anchor], nodes, inputs, constants)
 
     @property
     def shown(self) -> str:
@@ -73,7 +78,7 @@ def is_anchor(node: Any) -> bool:
     op = str(node.target)
     if op == CONVOLUTION:
         return not node.args[6]  # which says that it is transposed
-    return op in ANCHORS and not node.kwargs.get("out_dtype")
+    return op == PACKED_LINEAR or (op in ANCHORS and not node.kwargs.get("out_dtype"))
 
 
 def _clusters(anchor: Any, after: Sequence[Any]) -> Iterator[Cluster]:
@@ -115,7 +120,7 @@ def _ends_loop(user: Any) -> bool:
     op = str(user.target)
     if op in VIEWS:
         return all(map(_ends_loop, user.users))
-    return user.op == "output" or op in ANCHORS or op.startswith(CALLS)
+    return user.op == "output" or is_anchor(user) or op.startswith(CALLS)
 
 
 def _with_views(anchor: Any, nodes: Sequence[Any]) -> Cluster:
@@ -131,8 +136,10 @@ def _with_views(anchor: Any, nodes: Sequence[Any]) -> Cluster:
     for n in nodes:
         look(n)
     every = (*views, *nodes)
-    read = dict.fromkeys(n for node in every for n in node.all_input_nodes)
-    return Cluster(anchor, every, tuple(n for n in read if n not in {*every}))
+    read = [n for n in dict.fromkeys(n for node in every for n in node.all_input_nodes) if n not in {*every}]
+    module = anchor.graph.owning_module
+    constants = {n: getattr(module, n.target) for n in read if n.op == "get_attr"}
+    return Cluster(anchor, every, tuple(n for n in read if n not in constants), constants)
 
 
 def _name(node: Any) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from autotune.errors import ModelError
 from autotune.models.assembling import assemble
-from autotune.models.inductor_clusters import Cluster
+from autotune.models.inductor_clusters import PACKED_LINEAR, Cluster
+from autotune.models.operators.base import Array
 from autotune.models.outline import workload_of
 from autotune.models.preparation import prepared
 from autotune.models.torch_scope import TorchLowering, shape_and_dtype
@@ -21,38 +22,45 @@ Order = tuple[int, ...]
 
 @dataclass(frozen=True)
 class ClusterTask:
-    """``workload``: what a kernel computes. ``reads``: numbers of the cluster's inputs, in the order of the
-    kernel's."""
+    """``workload``: what a kernel computes. ``reads``: numbers of the cluster's inputs, or names of weights, in
+    the order of the kernel's inputs. ``weights``: those that are known."""
 
     workload: Workload
-    reads: tuple[int, ...]
+    reads: tuple[int | str, ...]
+    weights: Mapping[str, Array]
 
 
 def task_of(cluster: Cluster, orders: Sequence[Order], order: Order) -> ClusterTask:
     """The task of a cluster. ``orders``: of each input its axes as they lie in memory, the longest stride
     first; ``order``: of the output. Raises ModelError for operators without an expression, and for what is
     no single kernel."""
-    graph, lowering, result = _copied(cluster, orders, order)
-    inputs = {}
+    graph, lowering, result, known = _copied(cluster, orders, order)
+    inputs, constants = {}, {n.name for n in cluster.constants}
     for node in graph.nodes:
-        if node.op == "placeholder":
+        if node.op == "placeholder" and node.name not in constants:
             shape, dtype = shape_and_dtype(node.meta["val"], f"input {node.name}")
             inputs[node.name] = lowering.values[node] = te.placeholder(shape, dtype, node.name)
+    for node, tensor in known.items():
+        lowering.know(node, tensor, node.name, weight=True)
     lowering.run(graph, [result])
     if lowering.unsupported:
         raise lowering.refusal()
     made = [("y", lowering.result(result))]
     model = assemble(inputs, made, lowering.constants, lowering.origins, "cluster", lowering.label)
     ready = prepared(model)
-    numbers = {name: i for i, name in enumerate(ready.graph.inputs)}
-    if len(ready.parts) == 1 and isinstance(group := ready.parts[0], Group) and not group.dag.constants:
-        if all(a.tensor in numbers and not a.start and not a.moves for a in group.inputs):
-            return ClusterTask(workload_of(group.dag), tuple(numbers[a.tensor] for a in group.inputs))
+    places: dict[str, int | str] = {name: i for i, name in enumerate(ready.graph.inputs)}
+    weights = ready.graph.values
+    places |= {name: name for name in weights}
+    if len(ready.parts) == 1 and isinstance(group := ready.parts[0], Group):
+        if all(a.tensor in places and not a.start and not a.moves for a in group.inputs):
+            reads = tuple(places[a.tensor] for a in group.inputs)
+            return ClusterTask(workload_of(group.dag), reads, {n: weights[n] for n in reads if n in weights})
     raise ModelError(f"{cluster.shown} is {len(ready.parts)} kernels, and a choice of Inductor is one")
 
 
-def _copied(cluster: Cluster, orders: Sequence[Order], order: Order) -> tuple[Any, TorchLowering, Any]:
-    """(The cluster as a graph whose inputs and whose output are row-major, what lowers it, its result)."""
+def _copied(cluster: Cluster, orders: Sequence[Order], order: Order) -> tuple[Any, TorchLowering, Any, dict[Any, Any]]:
+    """(The cluster as a graph of ATen whose inputs and whose output are row-major, what lowers it, its result,
+    tensors that are known)."""
     import torch
     from torch import fx
 
@@ -71,11 +79,33 @@ def _copied(cluster: Cluster, orders: Sequence[Order], order: Order) -> tuple[An
         shape = tuple(val.shape[a] for a in lies)
         copies[node].meta["val"] = torch.empty(shape, dtype=val.dtype, device="meta")
         copies[node] = permuted(copies[node], inverse(lies))
+    for node in cluster.constants:
+        copies[node] = graph.placeholder(node.name)
+        copies[node].meta["val"] = node.meta["val"]
+    known = {copies[node]: tensor for node, tensor in cluster.constants.items() if not tensor.is_mkldnn}
     for node in cluster.nodes:
-        copies[node] = graph.node_copy(node, copies.__getitem__)
+        if str(node.target) == PACKED_LINEAR:
+            copies[node] = _linear(graph, node, copies, permuted)
+        else:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
     result = permuted(copies[cluster.last], order)
     graph.output((result,))
-    return graph, TorchLowering(f"part of a graph of Inductor, {cluster.shown}"), result
+    return graph, TorchLowering(f"part of a graph of Inductor, {cluster.shown}"), result, known
+
+
+def _linear(graph: Any, node: Any, copies: Mapping[Any, Any], permuted: Callable[..., Any]) -> Any:
+    """The product that one with a packed weight computes, of the weight as it was."""
+    import torch
+
+    x, _, weight, bias, _ = node.args
+    weight = permuted(copies[weight], (1, 0))
+    ops = torch.ops.aten
+    if bias is None:
+        made = graph.call_function(ops.mm.default, (copies[x], weight))
+    else:
+        made = graph.call_function(ops.addmm.default, (copies[bias], copies[x], weight))
+    made.meta = dict(node.meta)
+    return made
 
 
 def inverse(order: Sequence[int]) -> Order:

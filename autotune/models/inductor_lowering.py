@@ -114,13 +114,16 @@ class KernelCall:
         ins, (out,) = kernel.parameters
         self.places = [(i, layout_of(b)) for i, b in zip(task.reads, ins, strict=True)]
         self.lies = layout_of(out)
+        packed = ((name, kernel.pack(i, task.weights[name]))
+                  for i, name in enumerate(task.reads) if isinstance(name, str))
+        self.weights = {name: torch.from_numpy(x) for name, x in packed}
 
     def box(self, boxes: Sequence[Any]) -> Any:
         """What it makes of these inputs."""
         device, dtype = self.layout.device, self.layout.dtype
         made = KernelCallNode(
             layout=ir.FixedLayout(device, dtype, [*self.lies.shape], [*self.lies.steps]),
-            inputs=[_viewed(boxes[i], m) for i, m in self.places],
+            inputs=[self._weight(i) if isinstance(i, str) else _viewed(boxes[i], m) for i, m in self.places],
             python_kernel_name=self.name,
         )
         made.text = self.text
@@ -128,6 +131,11 @@ class KernelCall:
         if _same(self.layout, self.lies):
             return box
         return ir.TensorBox(ir.ReinterpretView(data=box.data, layout=self.layout))
+
+
+    def _weight(self, name: str) -> Any:
+        """A weight as the kernel reads it, which is kept with the code."""
+        return V.graph.add_tensor_constant(self.weights[name], f"{self.name}_{name}")
 
 
 class KernelCallNode(ir.ExternKernelOut):  # type: ignore[misc]
@@ -227,7 +235,7 @@ def _agree(a: Any, b: Any) -> bool:
 def _module(cluster: Cluster, layout: Any) -> Any:
     """The cluster as a module of torch.fx, with the result in a layout."""
     graph, copies = _with_inputs(cluster)
-    for node in cluster.nodes:
+    for node in (*cluster.constants, *cluster.nodes):
         copies[node] = graph.node_copy(node, copies.__getitem__)
     return _returning(graph, copies[cluster.last], cluster, layout)
 
@@ -253,7 +261,7 @@ def _returning(graph: Any, node: Any, cluster: Cluster, layout: Any) -> Any:
     val = cluster.last.meta["val"]
     node.meta = {**cluster.last.meta, "val": val.new_empty_strided(val.shape, layout.stride)}
     graph.output((node,))
-    return fx.GraphModule({}, graph)
+    return fx.GraphModule({n.target: x for n, x in cluster.constants.items()}, graph)
 
 
 def _wanted_strides(val: Any) -> tuple[int, ...]:
