@@ -123,7 +123,7 @@ class InductorChoices:
         """All on which the choices depend but what the log has."""
         tuned = "" if self._tune_s is None else f" tuned {self._tune_s:g} s"
         of = self._asked
-        return f"autotune {VERSION} choices {REVISION} {of.target.json} {of.where}{tuned}"
+        return f"autotune {VERSION} choices {REVISION} {self.margin} {of.target.json} {of.where}{tuned}"
 
 
 def inductor(

@@ -45,7 +45,7 @@ class ChoicePass(CustomGraphPass):  # type: ignore[misc]
 
     def _one_of(self, options: Sequence[Cluster]) -> Cluster | None:
         """The largest cluster that is one kernel."""
-        why = "it is no tensor of known sizes on the CPU"
+        why = "it has no tensors of known sizes on the CPU"
         for cluster in options:
             if _is_plain(cluster):
                 try:
