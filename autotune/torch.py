@@ -1,5 +1,6 @@
-"""Kernels as operators of torch: ``at.torch.op(kernel)``; as choices of its compiler: ``at.torch.inductor()``;
-and the models behind ``torch.compile(backend="autotune")``. Needs torch (extra ``torch``)."""
+"""Kernels as operators of torch: ``at.torch.op(kernel)``; as choices of its compiler:
+``at.torch.inductor()``; and the models behind ``torch.compile(backend="autotune")``. Needs torch (extra
+``torch``)."""
 
 from __future__ import annotations
 

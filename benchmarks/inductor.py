@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._inductor import config as inductor_config
 from torch.nn import functional as F
 
 import autotune as at
@@ -126,14 +127,13 @@ def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Both sides of one module."""
     module, inputs = made(name)
     expected = first(module(*inputs))
-    settings = settings_of(options)
     torch._dynamo.reset()
     # torch takes what it compiled of the same code with equal settings. So one side has a setting more.
-    alone = torch.compile(module, options={**settings, "verbose_progress": False})
+    alone = torch.compile(module, options={"verbose_progress": False})
     alone(*inputs)
     began = time.monotonic()
     with at.torch.inductor(db=options.db, tune=options.tune) as choices:
-        ours = torch.compile(made(name)[0], options=settings)
+        ours = torch.compile(made(name)[0])
         got = first(ours(*inputs))
     took_s = time.monotonic() - began
     worst = float((got - expected).abs().max() / expected.abs().max())
@@ -146,11 +146,6 @@ def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
         "taken": sum(c.taken for c in choices.choices), "parts": len(choices.choices),
         "choices": [str(c) for c in choices.choices],
     }  # fmt: skip
-
-
-def settings_of(options: argparse.Namespace) -> dict[str, Any]:
-    """Of both sides."""
-    return {"max_autotune": True, "freezing": True} if options.freezing else {}
 
 
 def timed(calls: list[Callable[[], Any]], rounds: int) -> list[list[float]]:
@@ -180,10 +175,9 @@ def second(name: str, options: argparse.Namespace) -> None:
     calls: list[object] = []
     benchmarker.benchmark = lambda *given, **named: calls.append(given)  # it must not be called
     module, inputs = made(name)
-    settings = settings_of(options)
     began = time.monotonic()
     with at.torch.inductor(db=options.db, tune=options.tune) as choices, torch.no_grad():
-        got = first(torch.compile(module, options=settings)(*inputs))
+        got = first(torch.compile(module)(*inputs))
         expected = first(module(*inputs))
     print(json.dumps({
         "second_s": round(time.monotonic() - began, 2), "hits": counters["inductor"]["fxgraph_cache_hit"],
@@ -205,6 +199,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    inductor_config.max_autotune = inductor_config.freezing = options.freezing
     if options.second:
         second(options.second, options)
         return
@@ -220,7 +215,12 @@ def main() -> None:
     mean = statistics.geometric_mean(row["speedup"] for row in rows)
     print(f"geometric mean {mean:.3f}, least {min(row['speedup'] for row in rows):.3f}")
     if options.out:
-        result = {"torch": torch.__version__, "freezing": options.freezing, "mean": round(mean, 3), "rows": rows}
+        result = {
+            "torch": torch.__version__,
+            "freezing": options.freezing,
+            "mean": round(mean, 3),
+            "rows": rows,
+        }
         options.out.write_text(json.dumps(result, indent=1) + "\n")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +36,7 @@ log = logging.getLogger(__name__)
 class InductorChoice:
     """What was chosen for one part of a graph. ``operators``: in words, such as "addmm + relu". ``ours_ms``,
     ``inductor_ms``: milliseconds by Inductor's benchmark, None where there is no kernel; then ``why`` says
-    why."""
+    why. ``taken``: whether the kernel is called."""
 
     operators: str
     ours_ms: float | None = None
@@ -64,8 +63,8 @@ class InductorChoices:
         self._kernels: dict[str, Kernel | None] = {}
 
     def on(self) -> InductorChoices:
-        """Offer kernels in all that torch compiles from now on in this process, until `off`. With a version of
-        torch in which that is not possible: one warning, and Inductor chooses alone."""
+        """Offer kernels in all that torch compiles from now on in this process, until `off`. With a version
+        of torch in which that is not possible: one warning, and Inductor chooses alone."""
         found = _pass_module()
         if found is not None:
             made = found.ChoicePass(self, self._name())
@@ -123,7 +122,8 @@ class InductorChoices:
         """All on which the choices depend but what the log has."""
         tuned = "" if self._tune_s is None else f" tuned {self._tune_s:g} s"
         of = self._asked
-        return f"autotune {VERSION} choices {REVISION} {self.margin} {of.target.json} {of.where}{tuned}"
+        here = f"{of.target.json} {of.where}"
+        return f"autotune {VERSION} choices {REVISION} {self.margin} {here}{tuned}"
 
 
 def inductor(

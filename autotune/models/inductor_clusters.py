@@ -16,7 +16,7 @@ from autotune.models.operators import aten
 ANCHORS = ("aten.mm.default", "aten.addmm.default", "aten.bmm.default", "aten.baddbmm.default")
 CONVOLUTION = "aten.convolution.default"
 # A product with a weight that Inductor has packed, which torch knows as it was too.
-PACKED_LINEAR = "mkl._mkl_linear.default"
+PACKED_LINEAR = ("mkl._mkl_linear", "mkl._mkl_linear.default")
 VIEWS = frozenset(
     f"aten.{n}"
     for n in ("reshape.default", "view.default", "_unsafe_view.default", "permute.default",
@@ -78,7 +78,7 @@ def is_anchor(node: Any) -> bool:
     op = str(node.target)
     if op == CONVOLUTION:
         return not node.args[6]  # which says that it is transposed
-    return op == PACKED_LINEAR or (op in ANCHORS and not node.kwargs.get("out_dtype"))
+    return op in PACKED_LINEAR or (op in ANCHORS and not node.kwargs.get("out_dtype"))
 
 
 def _clusters(anchor: Any, after: Sequence[Any]) -> Iterator[Cluster]:

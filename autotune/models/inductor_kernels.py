@@ -22,8 +22,8 @@ Order = tuple[int, ...]
 
 @dataclass(frozen=True)
 class ClusterTask:
-    """``workload``: what a kernel computes. ``reads``: numbers of the cluster's inputs, or names of weights, in
-    the order of the kernel's inputs. ``weights``: those that are known."""
+    """``workload``: what a kernel computes. ``reads``: numbers of the cluster's inputs, or names of weights,
+    in the order of the kernel's inputs. ``weights``: those that are known."""
 
     workload: Workload
     reads: tuple[int | str, ...]
@@ -54,13 +54,16 @@ def task_of(cluster: Cluster, orders: Sequence[Order], order: Order) -> ClusterT
     if len(ready.parts) == 1 and isinstance(group := ready.parts[0], Group):
         if all(a.tensor in places and not a.start and not a.moves for a in group.inputs):
             reads = tuple(places[a.tensor] for a in group.inputs)
-            return ClusterTask(workload_of(group.dag), reads, {n: weights[n] for n in reads if n in weights})
+            known = {a.tensor: weights[a.tensor] for a in group.inputs if a.tensor in weights}
+            return ClusterTask(workload_of(group.dag), reads, known)
     raise ModelError(f"{cluster.shown} is {len(ready.parts)} kernels, and a choice of Inductor is one")
 
 
-def _copied(cluster: Cluster, orders: Sequence[Order], order: Order) -> tuple[Any, TorchLowering, Any, dict[Any, Any]]:
-    """(The cluster as a graph of ATen whose inputs and whose output are row-major, what lowers it, its result,
-    tensors that are known)."""
+def _copied(
+    cluster: Cluster, orders: Sequence[Order], order: Order
+) -> tuple[Any, TorchLowering, Any, dict[Any, Any]]:
+    """(The cluster as a graph of ATen whose inputs and whose output are row-major, what lowers it, its
+    result, tensors that are known)."""
     import torch
     from torch import fx
 
@@ -84,7 +87,7 @@ def _copied(cluster: Cluster, orders: Sequence[Order], order: Order) -> tuple[An
         copies[node].meta["val"] = node.meta["val"]
     known = {copies[node]: tensor for node, tensor in cluster.constants.items() if not tensor.is_mkldnn}
     for node in cluster.nodes:
-        if str(node.target) == PACKED_LINEAR:
+        if str(node.target) in PACKED_LINEAR:
             copies[node] = _linear(graph, node, copies, permuted)
         else:
             copies[node] = graph.node_copy(node, copies.__getitem__)

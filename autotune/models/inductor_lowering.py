@@ -114,8 +114,11 @@ class KernelCall:
         ins, (out,) = kernel.parameters
         self.places = [(i, layout_of(b)) for i, b in zip(task.reads, ins, strict=True)]
         self.lies = layout_of(out)
-        packed = ((name, kernel.pack(i, task.weights[name]))
-                  for i, name in enumerate(task.reads) if isinstance(name, str))
+        packed = (
+            (name, kernel.pack(i, task.weights[name]))
+            for i, name in enumerate(task.reads)
+            if isinstance(name, str)
+        )
         self.weights = {name: torch.from_numpy(x) for name, x in packed}
 
     def box(self, boxes: Sequence[Any]) -> Any:
@@ -132,14 +135,14 @@ class KernelCall:
             return box
         return ir.TensorBox(ir.ReinterpretView(data=box.data, layout=self.layout))
 
-
     def _weight(self, name: str) -> Any:
         """A weight as the kernel reads it, which is kept with the code."""
         return V.graph.add_tensor_constant(self.weights[name], f"{self.name}_{name}")
 
 
-class KernelCallNode(ir.ExternKernelOut):  # type: ignore[misc]
-    """The call of a kernel in generated code, which has the kernel's text and loads it when it is imported."""
+class KernelCallNode(ir.ExternKernelOut):
+    """The call of a kernel in generated code, which has the kernel's text, and loads it when it is
+    imported."""
 
     text = ""
 
@@ -149,7 +152,7 @@ class KernelCallNode(ir.ExternKernelOut):  # type: ignore[misc]
         super().codegen(wrapper)
 
 
-class Part(SubgraphChoiceCaller):  # type: ignore[misc]
+class Part(SubgraphChoiceCaller):
     """A part of a graph as a choice: a module of torch.fx, compiled as Inductor compiles the graph. So both
     sides have the same code around them."""
 
@@ -207,7 +210,8 @@ def _timed(cluster: Cluster, call: KernelCall, boxes: list[Any]) -> list[float]:
     Duel(ours, alone)
     found: list[float] = []
     with _told(lambda timings, *rest: found.extend(timings[c] for c in (ours, alone))):
-        autotune_select_algorithm(f"autotune {cluster.shown}", [ours, alone], boxes, call.layout)
+        select: Any = autotune_select_algorithm  # which has no types
+        select(f"autotune {cluster.shown}", [ours, alone], boxes, call.layout)
     return found
 
 

@@ -18,7 +18,7 @@ from autotune.models.inductor_lowering import Choosing, lowering_of
 log = logging.getLogger(__name__)
 
 
-class ChoicePass(CustomGraphPass):  # type: ignore[misc]
+class ChoicePass(CustomGraphPass):
     """Adds a choice behind each product and each convolution. ``name``: all on which the choice depends; code
     that torch has kept under another name is not taken."""
 
@@ -59,7 +59,9 @@ class ChoicePass(CustomGraphPass):  # type: ignore[misc]
 
 def _orders(cluster: Cluster) -> tuple[list[Order], Order]:
     """How its inputs and its output lie before Inductor has chosen. Raises ModelError."""
-    found = [order_of(tuple(n.meta["val"].shape), n.meta["val"].stride()) for n in (*cluster.inputs, cluster.last)]
+    found = [
+        order_of(tuple(n.meta["val"].shape), n.meta["val"].stride()) for n in (*cluster.inputs, cluster.last)
+    ]
     orders = [order for order in found if order is not None]
     if len(orders) < len(found):
         raise ModelError("an input is a part of a larger tensor")

@@ -127,7 +127,9 @@ class TestTasks:
         order = tuple(range(len(cluster.last.meta["val"].shape)))
         if turned:  # the axes lie the other way round
             orders, order = [o[::-1] for o in orders], order[::-1]
-        by_node = dict(zip([n for n in traced(f, *inputs).nodes if n.op == "placeholder"], inputs, strict=True))
+        by_node = dict(
+            zip([n for n in traced(f, *inputs).nodes if n.op == "placeholder"], inputs, strict=True)
+        )
         values = [next(x for n, x in by_node.items() if n.name == i.name) for i in cluster.inputs]
         places = [next(j for j, y in enumerate(inputs) if y is x) for x in values]
         task = task_of(cluster, [orders[j] for j in places], order)
@@ -159,12 +161,16 @@ class TestSwitch:
     """When kernels are offered."""
 
     def test_a_tune_that_is_no_time_is_refused(self) -> None:
-        with pytest.raises(ArgumentError, match=r"tune=0 is no time above 0: give seconds, such as tune='30s'"):
+        with pytest.raises(
+            ArgumentError, match=r"tune=0 is no time above 0: give seconds, such as tune='30s'"
+        ):
             at.torch.inductor(tune=0)
 
     def test_another_torch_is_told_once_and_left_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch, "__version__", "2.99.0")
-        with pytest.warns(UserWarning, match="Inductor chooses alone: it is tested with torch 2.13, and") as told:
+        with pytest.warns(
+            UserWarning, match="Inductor chooses alone: it is tested with torch 2.13, and"
+        ) as told:
             with at.torch.inductor():
                 pass
         assert len(told) == 1

@@ -62,9 +62,11 @@ def compiled(
 
     choices = at.torch.inductor()
     choices.margin = margin
-    with choices, warnings.catch_warnings():
+    from torch._inductor import config
+
+    with choices, config.patch(options), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        f = torch.compile(module, options={"fx_graph_cache": False, **options})
+        f = torch.compile(module, options={"fx_graph_cache": False})
         made, code = run_and_get_code(f, *inputs)
     return made, choices, code[-1]  # what comes before is of parts that were measured
 
@@ -139,7 +141,8 @@ class TestCode:
 
     def test_the_faster_one_is_taken(self) -> None:
         """Plain loops of a large product are many times slower than Inductor's."""
-        made, choices, code = compiled(torch.mm, whole(256, 256), whole(256, 256), margin=inductor.MARGIN)
+        x, y = whole(256, 256), whole(256, 256)
+        _, choices, code = compiled(torch.mm, x, y, margin=inductor.MARGIN)
         (one,) = choices.choices
         assert one.ours_ms is not None and one.inductor_ms is not None
         assert one.taken == (one.ours_ms < (1 - inductor.MARGIN) * one.inductor_ms) == ("autotune_" in code)
@@ -271,7 +274,11 @@ class TestPackages:
         file = tmp_path / "loads.py"
         file.write_text(LOADS)
         lines = subprocess.check_output([sys.executable, str(file), str(tmp_path)], text=True).splitlines()
-        assert lines[-3:] == ["Could not find schema for autotune::" + op.name().split("::")[1] + ".", "True", "True"]
+        assert lines[-3:] == [
+            "Could not find schema for autotune::" + op.name().split("::")[1] + ".",
+            "True",
+            "True",
+        ]
 
 
 def _plain_product() -> Any:
