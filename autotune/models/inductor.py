@@ -138,9 +138,9 @@ def inductor(
     choices; torch compiles at the first call. torch keeps the code, and a new process takes it without runs
     and benchmarks; it needs autotune to be installed.
 
-    ``db``: the log; None takes ``AUTOTUNE_DB``, else the user's own. ``tune``: seconds, or text such as "30s":
-    for each part that the log has no kernel of, a run of that length comes first. None: no run; Inductor
-    makes such parts. ``threads``: those of the kernels; None takes ``torch.get_num_threads()``.
+    ``db``: the log; None takes ``AUTOTUNE_DB``, else the user's own. ``tune``: seconds, or text such as
+    "30s": for each part that the log has no kernel of, a run of that length comes first. None: no run;
+    Inductor makes such parts. ``threads``: those of the kernels; None takes ``torch.get_num_threads()``.
 
     Inductor's interface for this is private to torch: it is tested with torch 2.13. Elsewhere one warning
     says that Inductor chooses alone.

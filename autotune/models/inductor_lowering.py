@@ -96,14 +96,14 @@ def _chosen(cluster: Cluster, choosing: Choosing, theirs: Any, inputs: Sequence[
     if kernel is None:
         raise ModelError("the log has no kernel of it")
     layout = ir.FixedLayout(theirs.get_device(), val.dtype, list(val.shape), list(strides))
-    call = KernelCall(task, kernel, layout)
+    call = ChosenCall(task, kernel, layout)
     ours_ms, alone_ms = _timed(cluster, call, boxes)
     taken = ours_ms < (1 - choosing.margin) * alone_ms
     choosing.measured(cluster, ours_ms, alone_ms, taken)
     return call.box(boxes) if taken else theirs
 
 
-class KernelCall:
+class ChosenCall:
     """The call of a kernel in a graph of Inductor. Inputs and output lie in memory as the kernel wants them,
     and are viewed in its shapes. ``layout``: that of the output in the graph."""
 
@@ -152,7 +152,7 @@ class KernelCallNode(ir.ExternKernelOut):
         super().codegen(wrapper)
 
 
-class Part(SubgraphChoiceCaller):
+class TimedPart(SubgraphChoiceCaller):
     """A part of a graph as a choice: a module of torch.fx, compiled as Inductor compiles the graph. So both
     sides have the same code around them."""
 
@@ -181,12 +181,12 @@ class Part(SubgraphChoiceCaller):
 class Duel:
     """The two choices, timed in turn, so that a busy moment hits both."""
 
-    def __init__(self, ours: Part, alone: Part) -> None:
+    def __init__(self, ours: TimedPart, alone: TimedPart) -> None:
         self.ours, self.alone = ours, alone
         ours.duel = alone.duel = self
-        self.found: dict[Part, float] = {}
+        self.found: dict[TimedPart, float] = {}
 
-    def times(self, args: Sequence[Any]) -> dict[Part, float]:
+    def times(self, args: Sequence[Any]) -> dict[TimedPart, float]:
         """Milliseconds of both by Inductor's benchmark, the best of some rounds. Infinite for a kernel whose
         result is another."""
         if not self.found:
@@ -203,10 +203,10 @@ class Duel:
         return self.found
 
 
-def _timed(cluster: Cluster, call: KernelCall, boxes: list[Any]) -> list[float]:
+def _timed(cluster: Cluster, call: ChosenCall, boxes: list[Any]) -> list[float]:
     """Milliseconds of a kernel and of Inductor alone, which Inductor times or has timed before."""
-    ours = Part(f"{call.name}_0", call.shown, _kernel_module(cluster, call), boxes, call.layout)
-    alone = Part("autotune_alone_0", "Inductor alone", _module(cluster, call.layout), boxes, call.layout)
+    ours = TimedPart(f"{call.name}_0", call.shown, _kernel_module(cluster, call), boxes, call.layout)
+    alone = TimedPart("autotune_alone_0", "Inductor alone", _module(cluster, call.layout), boxes, call.layout)
     Duel(ours, alone)
     found: list[float] = []
     with _told(lambda timings, *rest: found.extend(timings[c] for c in (ours, alone))):
@@ -244,7 +244,7 @@ def _module(cluster: Cluster, layout: Any) -> Any:
     return _returning(graph, copies[cluster.last], cluster, layout)
 
 
-def _kernel_module(cluster: Cluster, call: KernelCall) -> Any:
+def _kernel_module(cluster: Cluster, call: ChosenCall) -> Any:
     """The same with the call of a kernel."""
     graph, copies = _with_inputs(cluster)
     lower = _as_lowering(lambda *inputs: call.box([ir.ExternKernel.realize_input(x) for x in inputs]))

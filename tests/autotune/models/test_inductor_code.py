@@ -183,12 +183,14 @@ class TestCode:
     def test_code_without_python_is_left_to_inductor(self) -> None:
         from torch._inductor import config
 
+        from autotune.models import inductor_pass
+
         graph = torch.fx.symbolic_trace(lambda x, y: torch.mm(x, y)).graph
         before = str(graph)
         choices = at.torch.inductor()
         with choices, config.patch(cpp_wrapper=True):
             with pytest.warns(UserWarning, match="offers Inductor no kernels for code without Python"):
-                config.post_grad_custom_post_pass[-1](graph)
+                inductor_pass.passes()[-1](graph)
         assert str(graph) == before and choices.choices == ()
 
 
@@ -258,7 +260,7 @@ class TestPackages:
 
     def test_a_package_needs_its_operators(self, tmp_path: Path) -> None:
         kernel = _plain_product()
-        op = at.torch.op(kernel)
+        op: Any = at.torch.op(kernel)
         x, y = whole(6, 8), whole(8, 10)
 
         class Model(nn.Module):  # type: ignore[misc,name-defined]
