@@ -125,8 +125,8 @@ class TestTasks:
         cluster = next(iter(clusters(traced(f, *inputs))))[0]
         orders = [tuple(range(x.dim())) for x in inputs]
         order = tuple(range(len(cluster.last.meta["val"].shape)))
-        if turned:  # the axes lie the other way round
-            orders, order = [o[::-1] for o in orders], order[::-1]
+        if turned:  # the first axis lies last
+            orders, order = [o[1:] + o[:1] for o in orders], order[1:] + order[:1]
         by_node = dict(
             zip([n for n in traced(f, *inputs).nodes if n.op == "placeholder"], inputs, strict=True)
         )
