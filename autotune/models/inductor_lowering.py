@@ -18,7 +18,11 @@ from torch import fx
 from torch._inductor import config, ir
 from torch._inductor.codegen.subgraph import SubgraphChoiceCaller
 from torch._inductor.runtime.benchmarking import benchmarker
-from torch._inductor.select_algorithm import autotune_select_algorithm, get_algorithm_selector_cache
+from torch._inductor.select_algorithm import (
+    NoValidChoicesError,
+    autotune_select_algorithm,
+    get_algorithm_selector_cache,
+)
 from torch._inductor.virtualized import V
 
 from autotune.codegen.runtime.entry import layout_of
@@ -63,8 +67,8 @@ def lowering_of(cluster: Cluster, choosing: Choosing) -> Callable[..., Any]:
     def autotune_choice(theirs: Any, *inputs: Any) -> Any:
         try:
             return _chosen(cluster, choosing, theirs, inputs)
-        except AutotuneError as err:
-            choosing.left(cluster, str(err))
+        except (AutotuneError, NoValidChoicesError) as err:
+            choosing.left(cluster, str(err) or "Inductor could not time it")
             return theirs
 
     return _as_lowering(autotune_choice)
@@ -209,7 +213,12 @@ def _timed(cluster: Cluster, call: ChosenCall, boxes: list[Any]) -> list[float]:
     alone = TimedPart("autotune_alone_0", "Inductor alone", _module(cluster, call.layout), boxes, call.layout)
     Duel(ours, alone)
     found: list[float] = []
-    with _told(lambda timings, *rest: found.extend(timings[c] for c in (ours, alone))):
+
+    def tell(timings: Any, *rest: Any) -> None:
+        if ours in timings:  # else they are of a choice inside of a part
+            found.extend((timings[ours], timings[alone]))
+
+    with _told(tell):
         select: Any = autotune_select_algorithm  # which has no types
         select(f"autotune {cluster.shown}", [ours, alone], boxes, call.layout)
     return found

@@ -122,11 +122,12 @@ class TestCode:
         make, shapes = MODULES[name]
         module, inputs = of_whole_numbers(make()), [whole(*s) for s in shapes]
         with torch.no_grad():
-            made, choices, code = compiled(module, *inputs, freezing=freezing)
+            made, choices, code = compiled(module, *inputs, freezing=freezing, max_autotune=freezing)
             expected = module(*inputs)
         assert torch.equal(made, expected) and made.stride() == expected.stride()
         taken = sum(c.taken for c in choices.choices)
-        assert code.count("autotune_kernel('") == taken == 2
+        packed_by_torch = freezing and name == "residual"  # convolutions, which have no choice then
+        assert code.count("autotune_kernel('") == taken == (0 if packed_by_torch else 2)
 
     def test_what_does_not_win_is_not_called(self) -> None:
         module, x = of_whole_numbers(nn.Sequential(nn.Linear(12, 16), nn.ReLU())), whole(7, 12)
