@@ -1,16 +1,18 @@
-"""Kernels as operators of torch: ``at.torch.op(kernel)``, and the models behind ``torch.compile(backend=
-"autotune")``. Needs torch (extra ``torch``)."""
+"""Kernels as operators of torch: ``at.torch.op(kernel)``; as choices of its compiler:
+``at.torch.inductor()``; and the models behind ``torch.compile(backend="autotune")``. Needs torch (extra
+``torch``)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autotune.models.inductor import InductorChoice, InductorChoices, inductor
 from autotune.run.torch_op import op
 
 if TYPE_CHECKING:
     from autotune.models.module import Module
 
-__all__ = ["modules", "op"]
+__all__ = ["InductorChoice", "InductorChoices", "inductor", "modules", "op"]
 
 
 def modules() -> list[Module]:

@@ -121,6 +121,10 @@ def whole_model(db: Path, folder: Path, exported: object) -> npt.NDArray[np.floa
     assert_type(net.profile(x).total_s, float)
     assert_type(at.import_torch(exported), at.Model)
     assert_type(at.torch.modules(), list[at.Module])
+    with at.torch.inductor(db=db, tune="30s", threads=1) as choices:
+        assert_type(choices, at.torch.InductorChoices)
+    assert_type(choices.choices, tuple[at.torch.InductorChoice, ...])
+    assert_type(choices.choices[0].ours_ms, float | None)
     y: npt.NDArray[np.float32] = net(x)
     return y
 
