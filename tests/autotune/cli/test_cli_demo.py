@@ -15,12 +15,13 @@ SMALL = "m=8,n=8,k=8"
 def test_it_tunes_and_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     ran = run("demo", "--shape", SMALL, "--budget", "2s")
-    assert ran.status == 0, ran.out + ran.err  # numpy's call alone takes longer than the product
+    assert ran.status == ("numpy is" in ran.out), ran.out + ran.err  # a busy machine may make either faster
     assert "1/2  Tuning matmul m=8,n=8,k=8 for 2 s, threads: 1" in ran.out
     assert "2/2  The kernel that was found" in ran.out and "times as fast as numpy" in ran.out
     assert not [*tmp_path.glob("autotune-demo-*")]  # its log is gone
     kept = tmp_path / "kept.db"
-    assert run("demo", "--shape", SMALL, "--budget", "2s", "--db", kept).status == 0
+    ran = run("demo", "--shape", SMALL, "--budget", "2s", "--db", kept)
+    assert ran.status == ("numpy is" in ran.out), ran.out + ran.err
     assert run("best", "matmul", "--shape", SMALL, "--threads", 1, "--db", kept).status == 0
 
 
