@@ -15,6 +15,7 @@ from autotune.run.export_text import (
     ExportedArgument,
     ExportedSize,
     c_type,
+    commented,
     identifiers,
     memory,
     period,
@@ -104,10 +105,10 @@ def header(name: str, call: ExportedCall, contract: Mapping[str, Any]) -> str:
         f"#define {name}_{a.word}_elements ((size_t){a.layout.span})" for a in call.arguments
     )
     return f"""\
-/* The model {contract["model"]}, compiled by autotune {contract["autotune"]}. Threads: {contract["threads"]}.
+/* The model {commented(contract["model"])}, compiled by autotune {contract["autotune"]}. Threads: {contract["threads"]}.
  * {wants}:{wrapped(words)} */
-#ifndef AUTOTUNE_{name.upper()}_H
-#define AUTOTUNE_{name.upper()}_H
+#ifndef AUTOTUNE_{name}_H
+#define AUTOTUNE_{name}_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -145,7 +146,9 @@ def _functions(name: str, call: ExportedCall, contract: Mapping[str, Any]) -> st
             " Where strides are told, an\n * array has them in place of row-major order, and a pointer is to "
             "its first element."
         )
-    kept = ", ".join(f"{i}: {t['name']}, {t['dtype']}{t['shape']}" for i, t in enumerate(contract["states"]))
+    kept = ", ".join(
+        f"{i}: {commented(t['name'])}, {t['dtype']}{t['shape']}" for i, t in enumerate(contract["states"])
+    )
     states = f"""
 /* Has states as they are before the first call. */
 int {name}_reset({name}_instance *instance);
@@ -176,7 +179,7 @@ const char *{name}_error_text(int status);
 
 def _shapes(call: ExportedCall) -> str:
     shapes = "; ".join(
-        f"{a.word}: {a.dtype}{call.extents[a.word]}" if a.word in call.extents else shown(a)
+        f"{a.word}: {a.dtype}{commented(call.extents[a.word])}" if a.word in call.extents else shown(a)
         for a in call.arguments
     )
     told = "".join(f"\n * {s.word} is {s.least} to {s.most}." for s in call.sizes)

@@ -93,7 +93,7 @@ def identifiers(names: Sequence[str]) -> list[str]:
 def header(name: str, functions: Sequence[ExportedFunction], contract: Mapping[str, Any]) -> str:
     """The header: declarations, the elements of each argument, and whether the CPU has what is needed."""
     main, packers = functions[0], functions[1:]
-    guard = f"AUTOTUNE_{name.upper()}_H"
+    guard = f"AUTOTUNE_{name}_H"  # as it is: names of two headers may differ in case alone
     threads, cpu, codes = contract["threads"], contract["cpu"], contract.get("targets", ())
     wants, words, ends = "It needs a CPU with", cpu["features"], "."
     if codes:
@@ -114,7 +114,7 @@ def header(name: str, functions: Sequence[ExportedFunction], contract: Mapping[s
             " then counted\n * with the gaps between them, and a pointer is to the first one."
         )
     return f"""\
-/* {contract["operator"]}, compiled by autotune {contract["autotune"]}. Threads: {threads}.
+/* {commented(contract["operator"])}, compiled by autotune {contract["autotune"]}. Threads: {threads}.
  * {wants}:{wrapped(words)} */
 #ifndef {guard}
 #define {guard}
@@ -243,6 +243,15 @@ def shown(a: ExportedArgument) -> str:
 
 def c_type(a: ExportedArgument) -> str:
     return C_TYPES[a.dtype]
+
+
+def commented(text: str) -> str:
+    """A text of others for a comment, which it cannot end: ``*/``, ends of lines, and what a compiler or a
+    reader takes for something else are replaced."""
+    return "".join(
+        c if c.isprintable() and c not in "\\?" else "_"
+        for c in text.replace("*/", "* /").replace("/*", "/ *")
+    )
 
 
 def wrapped(words: Sequence[str]) -> str:

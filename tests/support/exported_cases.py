@@ -40,7 +40,7 @@ def states_of(library: ExportedLibrary, instance: Any) -> dict[str, Any]:
 
 def program(folder: Path, name: str, *more: str) -> str:
     """What the exported example prints. It is compiled without a warning."""
-    strict = ["-std=c99", "-Wall", "-Wextra", "-Werror", *more]
+    strict = ["-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror", *more]
     command = [*compiler(), *strict, f"{name}_example.c", f"./{name}.so", "-Wl,-rpath,.", "-o", "program"]
     subprocess.run(command, cwd=folder, check=True)
     return subprocess.run(["./program"], cwd=folder, check=True, capture_output=True, text=True).stdout
