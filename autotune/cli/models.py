@@ -71,6 +71,7 @@ def tune_command(o: Given) -> str:
     """The command that tunes the model that a command is given."""
     words = [f"autotune tune {o.op}", f"--shape {o.shape}" * bool(o.shape)]
     words += [f"--{n} {getattr(o, n)}" for n in ("cache", "activations") if o.on_gguf and o.has(n)]
+    words += [f"--target {o.target}"] if o.has("target") else []
     words += [f"--threads {o.threads}" * bool(o.threads), f"--db {o.db}" * o.has("db")]
     return " ".join(filter(None, words))
 
