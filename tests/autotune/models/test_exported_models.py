@@ -24,7 +24,7 @@ import state_models as states
 from children import python_path
 from default_kernels import default_kernels
 from exported import ExportedLibrary, each
-from exported_cases import agree, program, states_of
+from exported_cases import agree, parallel, program, states_of
 from model_cases import islanded, layers, model_of
 from open_graphs import MODELS, inputs_at, size
 from random_models import call_inputs, random_model
@@ -447,20 +447,6 @@ def test_it_runs_without_autotune_and_with_threads_after_a_fork(tmp_path) -> Non
     env = {**os.environ, "PYTHONPATH": python_path(__file__)}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "well\n", done.stderr
-
-
-def parallel(model: Any) -> Module:
-    """The plain loops, the outermost on two threads."""
-    target = parse("cpu", 2)
-    ready = prepared(model)
-    ol = ready.outline(lambda w: None)
-    kernels = []
-    for w in ol.tasks:
-        s = at.Schedule(w.dag)
-        s.parallel(s.loops(w.dag.stages[-1].outputs[0].name)[0])
-        kernels.append(at.build(s, threads=2))
-    program = Program.of(ol, kernels, ready.graph.values.__getitem__, run_island)
-    return Module(program, target, model.name, [None] * len(kernels), None, model.signature)
 
 
 # -- what is refused ---------------------------------------------------------------------------------
