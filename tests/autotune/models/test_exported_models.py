@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -33,15 +34,11 @@ from test_open_models import module_of
 from test_own_programs import keeping
 
 import autotune as at
-from autotune.backends import parse
 from autotune.backends.building import shared_library
 from autotune.codegen.simt import cxx
 from autotune.errors import ArgumentError, CompileError, ModelError
 from autotune.models import compiling, export
-from autotune.models.fallback import run_island
 from autotune.models.module import Module
-from autotune.models.preparation import prepared
-from autotune.models.program import Program
 
 if cxx.command() is None:
     needs.missing("c++")
@@ -249,6 +246,20 @@ def test_the_examples_run(weights, tmp_path) -> None:
     command = [sys.executable, "-I", "net_example.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.stdout == said, done.stderr
+
+
+def test_what_the_page_shows_in_c_runs(tmp_path) -> None:
+    page = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "deployment.md"
+    (shown,) = re.findall(r"```c\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    include, body = shown.split("\n", 1)
+    net = states.untuned(model_of(SMALL))
+    net.export(tmp_path / "build", "net", weights="beside")
+    arrays = "float x[net_in_x_elements] = {0}, y[64];"
+    text = f"#include <stdio.h>\n{include}\nint main(void) {{\n{arrays}\n{body}\nreturn status; }}\n"
+    (tmp_path / "page.c").write_text(text)
+    command = [*COMPILER, "-std=c99", "-Wall", "-Werror", "-Ibuild", "page.c", "build/net.so", "-o", "page"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    subprocess.run(["./page"], cwd=tmp_path, check=True, env={"LD_LIBRARY_PATH": "build"})
 
 
 def test_the_header_of_a_model_is_for_c_plus_plus_too(tmp_path) -> None:

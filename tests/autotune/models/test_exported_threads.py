@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import needs
-import numpy as np
 import pytest
 import state_models as states
-from exported_cases import packing, program
+from exported_cases import packing
 from model_cases import layers, model_of
 
 from autotune.backends.building import shared_library
@@ -83,7 +82,7 @@ int main(int argc, char **argv) {
         int status;
         pid_t child = fork();
         if (!child) {
-            alarm(20);
+            alarm(60);
             _exit(once(0));
         }
         if (waitpid(child, &status, 0) != child || status) return 6;
