@@ -10,7 +10,7 @@ from typing import Any
 import needs
 import pytest
 import state_models as states
-from exported_cases import packing
+from exported_cases import packing, parallel
 from model_cases import layers, model_of
 
 from autotune.backends.building import shared_library
@@ -119,21 +119,30 @@ def wide(values: int = 1 << 20) -> Module:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("weights", ["inside", "beside"])
 @pytest.mark.filterwarnings("ignore:.*the log has no schedule:UserWarning")
+@pytest.mark.parametrize("weights", ["inside", "beside"])
 @pytest.mark.parametrize("targets", [None, ["cpu"]], ids=["own", "targets"])
-def test_a_sanitizer_of_threads_finds_nothing(weights, targets, tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("looks", ["thread", "address,undefined"])
+def test_sanitizers_find_nothing_among_threads(looks, weights, targets, tmp_path, monkeypatch) -> None:
+    """Neither races, nor memory that is used too late or left."""
     compiler = cxx.command(("gcc", "clang"), "none")
     if compiler is None or compiler[0].endswith("ziglang"):
         needs.missing("gcc")
-    flags = ("-fsanitize=thread", "-g")
+    flags = (f"-fsanitize={looks}", "-fno-sanitize-recover=all", "-g")
     (tmp_path / "a.c").write_text("int main(void) { return 0; }\n")
     subprocess.run([*compiler, *flags, "a.c", "-o", "a"], cwd=tmp_path, check=True)
     if subprocess.run(["./a"], cwd=tmp_path, capture_output=True, check=False).returncode:
-        pytest.skip("this system runs no program under the sanitizer of threads")
+        pytest.skip(f"this system runs no program under -fsanitize={looks}")
     monkeypatch.setattr(shared_library, "linker", lambda *_: (*compiler, *flags))
     said = driver(packing(), tmp_path, *flags, times=40, weights=weights, targets=targets)
     assert said == "well\n"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("two_cpus")
+def test_children_of_a_fork_run_with_threads_while_others_do(tmp_path) -> None:
+    net = parallel(model_of(layers(2, m=16, n=48)[0]))
+    assert driver(net, tmp_path, times=300, forks=60) == "well\n"
 
 
 @pytest.mark.slow
