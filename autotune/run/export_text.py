@@ -128,12 +128,13 @@ def framed(
     if contract.get("targets"):
         wants, words = "It has code for several CPUs, and takes the best that runs", contract["order"]
     elements = "\n".join(f"#define {name}_{a.word}_elements ((size_t){a.layout.span})" for a in arrays)
-    # The guard has the name as it is: names of two headers may differ in case alone.
+    # Names of two headers may differ in case alone.
+    guard = f"AUTOTUNE_{name.upper() if name == name.lower() else f'{name}_cased'}_H"
     return f"""\
 /* {commented(title)}, compiled by autotune {contract["autotune"]}. Threads: {contract["threads"]}.
  * {wants}:{wrapped(words)} */
-#ifndef AUTOTUNE_{name}_H
-#define AUTOTUNE_{name}_H
+#ifndef {guard}
+#define {guard}
 
 #include <stddef.h>
 #include <stdint.h>
