@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from autotune.cli import options as opt
 from autotune.cli.given import Given, takes
-from autotune.cli.output import console, print_json
+from autotune.cli.output import console, print_json, warnings_told
 
 if TYPE_CHECKING:
     from autotune.models.export import ExportedModel
@@ -33,10 +33,8 @@ def export(o: Given) -> None:
       autotune export matmul --shape m=512,n=512,k=512 --targets x86-64-v3,x86-64-v4,znver5 build
       autotune export net.onnx --threads 1 build
     """
-    if o.on_model:
-        files: object = _model(o)
-    else:
-        files = _kernel(o)
+    with warnings_told():
+        files: object = _model(o) if o.on_model else _kernel(o)
     written = {part: str(path) for part in PARTS if (path := getattr(files, part, None)) is not None}
     if o.json:
         print_json(written)
@@ -50,7 +48,8 @@ def _model(o: Given) -> ExportedModel:
     from autotune.cli.models import compiled, model_of
 
     o.check_model()
-    net = compiled(o, model_of(o), "\nor take schedules that are not tuned: --fallback", fallback=o.fallback)
+    remedy = "\nor take schedules that are not tuned: --fallback"
+    net = compiled(o, model_of(o), remedy, target=o.target, fallback=o.fallback)
     targets = o.targets and o.targets.split(",")
     return net.export(o.directory, o.name, weights=o.weights, targets=targets, db=o.where)
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-import warnings
 
 from autotune.cli import models
 from autotune.cli import options as opt
 from autotune.cli.given import Given, takes
-from autotune.cli.output import console, print_json
+from autotune.cli.output import print_json
 
 
 @takes(
@@ -44,13 +43,7 @@ def generate(o: Given) -> None:
     known_tokens(prompt, "--tokens", words, model.name)  # before kernels are compiled, which takes longer
     room_for(o.n, len(prompt), models.context_of(model), model.name)
     remedy = "; or allow kernels that are not tuned: --fallback"
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        net = models.compiled(o, model, remedy, fallback=o.fallback)
-    for warning in said:
-        what, named, _ = str(warning.message).partition("\ntune them: ")
-        remedy = f"{named}{models.tune_command(o)}" if named else ""
-        console(stderr=True).print(f"autotune: {what}{remedy}")
+    net = models.compiled(o, model, remedy, fallback=o.fallback)
     made: list[int] = []
     times = [time.perf_counter()]
     for token in stream_tokens(net, prompt, o.n, stop=o.stop or ()):

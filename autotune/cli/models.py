@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from autotune.cli.output import console, print_json, table
+from autotune.cli.output import console, print_json, table, warnings_told
 from schedules.units import counts, size
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _EXTENT = r"\d{1,12}(?:\.\.\d{1,12})?"
 _SHAPE = re.compile(rf"\s*([^=,]+)=({_EXTENT}(?:x{_EXTENT})*)(?:\s*,\s*open)?\s*(?:,|$)")
 
+_TUNE = "\ntune them: "
 
 # What --shape says of a file of GGUF: rows of its cache, and tokens of a call.
 GGUF_SIZES = ("context", "rows")
@@ -51,20 +52,26 @@ def model_of(o: Given, islands: bool = False) -> Model:
 
 def compiled(o: Given, model: Model, remedy: str = "", **how: Any) -> Module:
     """The model that a command is given, compiled. ``how``: as of `compile_model`. Raises `KernelNotFound`
-    that ends with the command that tunes it, and another ``remedy``."""
+    that ends with the command that tunes it, and another ``remedy``. Warnings end with that command too."""
     from autotune.errors import KernelNotFound
     from autotune.models.compiling import compile_model
 
+    def worded(text: str) -> str:
+        what, tune, _ = text.partition(_TUNE)
+        return f"{what}{tune}{tune_command(o) if tune else ''}"
+
     try:
-        return compile_model(model, threads=o.threads, db=o.where, **how)
+        with warnings_told(worded):
+            return compile_model(model, threads=o.threads, db=o.where, **how)
     except KernelNotFound as err:
-        raise KernelNotFound(f"{err.message}\ntune them: {tune_command(o)}{remedy}") from None
+        raise KernelNotFound(f"{err.message}{_TUNE}{tune_command(o)}{remedy}") from None
 
 
 def tune_command(o: Given) -> str:
     """The command that tunes the model that a command is given."""
     words = [f"autotune tune {o.op}", f"--shape {o.shape}" * bool(o.shape)]
     words += [f"--{n} {getattr(o, n)}" for n in ("cache", "activations") if o.on_gguf and o.has(n)]
+    words += [f"--target {o.target}"] if o.has("target") else []
     words += [f"--threads {o.threads}" * bool(o.threads), f"--db {o.db}" * o.has("db")]
     return " ".join(filter(None, words))
 

@@ -12,7 +12,9 @@ import math
 import sys
 import textwrap
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -115,6 +117,18 @@ def console(stderr: bool = False) -> Console:
     made = partial(_Console, stderr=stderr, highlight=False, markup=False)
     found = made(soft_wrap=True)
     return found if found.is_terminal else made(soft_wrap=True, width=PLAIN_WIDTH)
+
+
+@contextmanager
+def warnings_told(worded: Callable[[str], str] = str) -> Iterator[None]:
+    """Print warnings of the block as messages, in the command's words (``worded``)."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", UserWarning)
+        try:
+            yield
+        finally:
+            for w in said:
+                console(stderr=True).print(f"autotune: {worded(str(w.message))}", highlight=False)
 
 
 def table(out: Console, headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

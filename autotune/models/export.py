@@ -34,7 +34,7 @@ from autotune.models.outline import nbytes
 from autotune.models.places import up
 from autotune.models.program import Program
 from autotune.models.saving import ModuleContents
-from autotune.run.export import file_name, write_file
+from autotune.run.export import file_name, write_file, write_text, writing
 from autotune.settings import database
 from autotune.targets.askable import baseline
 from kernels_db.replacing import in_place_of
@@ -95,8 +95,7 @@ def export_module(
         python_example=folder / f"{name}_example.py",
         weights=None if inside else folder / f"{name}.weights",
     )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with writing(folder, "model"):
         with _written(file, files.weights) as (place, crc):
             models = [
                 _model(module, code, read, file.nbytes, crc, inside)
@@ -105,14 +104,10 @@ def export_module(
             library = _library(name, call, codes, models, place if inside else None)
         contract = contract_of(module, name, call, codes, [model for model, _ in models])
         write_file(files.library, library)
-        write_file(files.header, text.header(name, call, contract).encode())
-        write_file(files.contract, (json.dumps(contract, indent=1) + "\n").encode())
-        write_file(files.example, text.example(name, call, inside).encode())
-        write_file(files.python_example, text.python_example(name, call, inside).encode())
-    except OSError as err:
-        raise ArgumentError(
-            f"the model cannot be exported to {folder}: {err.strerror or err}; choose another directory"
-        ) from err
+        write_text(files.header, text.header(name, call, contract))
+        write_text(files.contract, json.dumps(contract, indent=1) + "\n")
+        write_text(files.example, text.example(name, call, inside))
+        write_text(files.python_example, text.python_example(name, call, inside))
     return files
 
 

@@ -73,8 +73,12 @@ class _ForeignKernel:
 
 
 def key(kernel: Any) -> str:
-    """What tells kernels apart."""
-    return f"{kernel.workload.digest} {kernel.trace.to_json()} {kernel.target.threads}"
+    """What tells the code of a kernel's own schedule apart."""
+    return _key(kernel, kernel.trace, kernel.target)
+
+
+def _key(kernel: Any, trace: Trace, target: Target) -> str:
+    return f"{kernel.workload.digest} {trace.to_json()} {target.threads}"
 
 
 def own_set(name: str, programs: Sequence[Program], target: Target) -> CodeSet:
@@ -143,7 +147,7 @@ def _compile(
 ) -> KernelCode:
     """The code of a schedule, which is compiled once."""
     assert trace is not None
-    word = f"{kernel.workload.digest} {trace.to_json()} {target.threads}"
+    word = _key(kernel, trace, target)
     if word not in functions:
         symbol = f"{prefix}{len(functions)}"
         made = backends.of(target).kernel_code(kernel.workload.dag, trace, target, symbol, packing)

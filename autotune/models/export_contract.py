@@ -11,10 +11,15 @@ from autotune.models.export_codes import CodeSet
 from autotune.models.export_text import ExportedCall
 from autotune.models.program import Program
 from autotune.models.saving import ModuleContents
-from autotune.run.export import CONTRACT_VERSION, described
+from autotune.run.export import (
+    CONTRACT_VERSION,
+    described,
+    described_codes,
+    described_cpu,
+    described_sizes,
+)
 from autotune.run.export_codes import ChosenCode
-from autotune.targets import features
-from autotune.targets.askable import baseline, best_first
+from autotune.targets.askable import baseline
 from schedules.distribution import VERSION
 
 
@@ -26,25 +31,12 @@ def contract_of(
     models: Sequence[NativeModel],
 ) -> dict[str, Any]:
     """``models``: what was compiled of each of the ``codes``."""
-    targets, model = [c.target for c in codes], models[0]
-    target, several = targets[0], {}
+    target, model, several = codes[0].target, models[0], {}
     if codes[0].packs:
-        target = baseline(targets)
-        several = {
-            "targets": [
-                {
-                    "name": c.name,
-                    "arch": c.target.arch,
-                    "features": list(c.target.features),
-                    "kernels": _kernels(c.programs[-1], module.tuned_s),
-                }
-                for c in codes
-            ],
-            "order": [codes[i].name for i in best_first(targets)],
-            "chosen_by": f"{name}_target",
-        }
+        target = baseline([c.target for c in codes])
+        kernels = [{"kernels": _kernels(c.programs[-1], module.tuned_s)} for c in codes]
+        several = described_codes(name, codes, kernels)
     own = [dict(p.sizes) for p in module.own]
-    sizes = [{"name": s.name, "c_name": s.word, "least": s.least, "most": s.most} for s in call.sizes]
     return several | {
         "contract": CONTRACT_VERSION,
         "autotune": VERSION,
@@ -59,7 +51,7 @@ def contract_of(
         },
         "functions": {f: f"{name}_{f}" for f in call.functions},
         "arguments": [described(a) for a in call.arguments],
-        "sizes": sizes,
+        "sizes": described_sizes(call.sizes),
         "own_sizes": own,
         "states": [
             {"name": t.name, "shape": list(t.shape), "dtype": t.dtype, "bytes": t.nbytes}
@@ -70,7 +62,7 @@ def contract_of(
         },
         "threads": max(threads_of(p) for c in codes for p in c.programs),
         "instance_bytes": max(m.memory_bytes for m in models),
-        "cpu": {"triple": target.triple, "arch": target.arch, "features": list(features.known(target))},
+        "cpu": described_cpu(target),
         **({} if several else {"kernels": _kernels(module.program, module.tuned_s)}),
     }
 

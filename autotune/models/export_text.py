@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,15 @@ from autotune.run.export_text import (
     ExportedArgument,
     ExportedSize,
     c_type,
+    commented,
+    example_head,
+    filled,
+    framed,
+    given,
     identifiers,
-    memory,
     period,
-    runnable,
     shown,
-    wrapped,
+    summed,
 )
 from schedules.expr import show
 from schedules.ir.nest import tensor_buffer
@@ -96,40 +99,13 @@ def entries(name: str, call: ExportedCall) -> list[SharedEntry]:
 
 
 def header(name: str, call: ExportedCall, contract: Mapping[str, Any]) -> str:
-    """The header: what statuses mean, declarations, and the elements of each argument."""
-    wants, words = "It needs a CPU with", contract["cpu"]["features"]
-    if "targets" in contract:
-        wants, words = "It has code for several CPUs, and takes the best that runs", contract["order"]
-    elements = "\n".join(
-        f"#define {name}_{a.word}_elements ((size_t){a.layout.span})" for a in call.arguments
-    )
-    return f"""\
-/* The model {contract["model"]}, compiled by autotune {contract["autotune"]}. Threads: {contract["threads"]}.
- * {wants}:{wrapped(words)} */
-#ifndef AUTOTUNE_{name.upper()}_H
-#define AUTOTUNE_{name.upper()}_H
-
-#include <stddef.h>
-#include <stdint.h>
-
-#ifdef __cplusplus
-extern "C" {{
-#endif
-
+    """The header: the elements of each argument, what statuses mean, and declarations."""
+    body = f"""\
 /* What functions return; {name}_error_text says what each means. */
 {enumerated(name)}
 
-{elements}
-
-{_functions(name, call, contract)}
-{runnable(name, contract)}
-
-#ifdef __cplusplus
-}}
-#endif
-
-#endif
-"""
+{_functions(name, call, contract)}"""
+    return framed(name, f"The model {contract['model']}", contract, call.arguments, body)
 
 
 def _functions(name: str, call: ExportedCall, contract: Mapping[str, Any]) -> str:
@@ -145,7 +121,9 @@ def _functions(name: str, call: ExportedCall, contract: Mapping[str, Any]) -> st
             " Where strides are told, an\n * array has them in place of row-major order, and a pointer is to "
             "its first element."
         )
-    kept = ", ".join(f"{i}: {t['name']}, {t['dtype']}{t['shape']}" for i, t in enumerate(contract["states"]))
+    kept = ", ".join(
+        f"{i}: {commented(t['name'])}, {t['dtype']}{t['shape']}" for i, t in enumerate(contract["states"])
+    )
     states = f"""
 /* Has states as they are before the first call. */
 int {name}_reset({name}_instance *instance);
@@ -176,7 +154,7 @@ const char *{name}_error_text(int status);
 
 def _shapes(call: ExportedCall) -> str:
     shapes = "; ".join(
-        f"{a.word}: {a.dtype}{call.extents[a.word]}" if a.word in call.extents else shown(a)
+        f"{a.word}: {a.dtype}{commented(call.extents[a.word])}" if a.word in call.extents else shown(a)
         for a in call.arguments
     )
     told = "".join(f"\n * {s.word} is {s.least} to {s.most}." for s in call.sizes)
@@ -192,47 +170,32 @@ def _declared(name: str, call: ExportedCall) -> str:
 def example(name: str, call: ExportedCall, inside: bool) -> str:
     """A program that makes an instance, fills the inputs, runs the model, and prints the sum of each
     output."""
-    arrays = call.arguments
-    given = ", ".join(["instance", *_given(call)])
+    arrays, takes = call.arguments, ", ".join(["instance", *given(call.arguments, call.sizes)])
     path = "NULL" if inside else f'argc > 1 ? argv[1] : "{name}.weights"'
     lines = [
-        f"/* cc {name}_example.c ./{name}.so -Wl,-rpath,. -o {name}_example && ./{name}_example */",
-        "#include <stdio.h>",
-        "#include <stdlib.h>",
-        f'#include "{name}.h"',
-        "",
-        "int main(int argc, char **argv) {",
-        *(f"    {c_type(a)} *{a.word} = {memory(name, a)};" for a in arrays),
+        *example_head(name, "int argc, char **argv", arrays),
         f"    {name}_instance *instance = NULL;",
         f"    if (!{name}_runnable() || {' || '.join(f'!{a.word}' for a in arrays)}) return 1;",
-        *(
-            f"    for (size_t i = 0; i < {name}_{a.word}_elements; i++) {a.word}[i] = i % {period(a)};"
-            for a in arrays
-            if not a.written
-        ),
+        *filled(name, [a for a in arrays if not a.written]),
         "    (void)argc, (void)argv;",
         f"    int status = {name}_make(&instance, {path});",
-        f"    if (!status) status = {name}_run({given});",
+        f"    if (!status) status = {name}_run({takes});",
         f'    printf("%s\\n", {name}_error_text(status));',
         f"    {name}_free(instance);",
         "    if (status) return status;",
+        *summed(name, arrays, '"sum of {} %.9g\\n", sum_{}'),
+        *(f"    free({a.word});" for a in arrays),
     ]
-    for a in (a for a in arrays if a.written):
-        lines += [
-            f"    double sum_{a.word} = 0;",
-            f"    for (size_t i = 0; i < {name}_{a.word}_elements; i++) sum_{a.word} += {a.word}[i];",
-            f'    printf("sum of {a.word} %.9g\\n", sum_{a.word});',
-        ]
-    lines += [f"    free({a.word});" for a in arrays]
     return "\n".join([*lines, "    return 0;", "}"]) + "\n"
 
 
 def python_example(name: str, call: ExportedCall, inside: bool) -> str:
     """The same in Python, of its own library alone."""
     arrays = {f"a{i}": a for i, a in enumerate(call.arguments)}
-    path = "None" if inside else f'str(here / "{name}.weights").encode()'
+    path = "None" if inside else f'os.fsencode(here / "{name}.weights")'
     lines = [
         f'"""Runs {name}.so, which needs neither autotune nor numpy."""',
+        "import os",
         "from ctypes import *",
         "from pathlib import Path",
         "",
@@ -260,11 +223,6 @@ def python_example(name: str, call: ExportedCall, inside: bool) -> str:
         if a.written:
             lines.append(f'if not status: print("sum of {a.word} %.9g" % sum({word}))')
     return "\n".join([*lines, "raise SystemExit(status)"]) + "\n"
-
-
-def _given(call: ExportedCall) -> Sequence[str]:
-    arrays = (f"{a.word} + {a.before}" if a.before else a.word for a in call.arguments)
-    return [*arrays, *(str(s.most) for s in call.sizes)]
 
 
 def _ctype(a: ExportedArgument) -> str:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,17 +117,24 @@ def _written(
 ) -> Exported:
     ends = (".so", ".h", ".json", "_example.c")
     files = Exported(*(folder / f"{name}{x}" for x in ends))
+    with writing(folder, "kernel"):
+        write_file(files.library, library)
+        write_text(files.header, export_text.header(name, functions, contract))
+        write_text(files.contract, json.dumps(contract, indent=1) + "\n")
+        write_text(files.example, export_text.example(name, functions))
+    return files
+
+
+@contextmanager
+def writing(folder: Path, what: str) -> Iterator[None]:
+    """Make a directory for the files of a ``what``. Raises ArgumentError where they cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_file(files.library, library)
-        write_file(files.header, export_text.header(name, functions, contract).encode())
-        write_file(files.contract, (json.dumps(contract, indent=1) + "\n").encode())
-        write_file(files.example, export_text.example(name, functions).encode())
+        yield
     except OSError as err:
         raise ArgumentError(
-            f"the kernel cannot be exported to {folder}: {err.strerror or err}; choose another directory"
+            f"the {what} cannot be exported to {folder}: {err.strerror or err}; choose another directory"
         ) from err
-    return files
 
 
 def file_name(what: str, name: str | None) -> str:
@@ -180,12 +188,10 @@ def _contract(
     target = baseline([c.target for c in found]) if found else confined(kernel.target)
     record = kernel.record
     main = functions[0]
-    sizes = [{"name": s.name, "c_name": s.word, "least": s.least, "most": s.most} for s in main.sizes]
+    sizes = described_sizes(main.sizes)
     returns = dict(sorted((STATUS | (OUTSIDE if sizes else {}) | (NOWHERE if found else {})).items()))
     opened = {"sizes": sizes, "open": open_text_of(kernel.workload.dag).strip()} if sizes else {}
-    order = [found[i].name for i in best_first([c.target for c in found])]
-    several = {"targets": list(map(_code, found)), "order": order, "chosen_by": f"{name}_target"}
-    several = several if found else {}
+    several = described_codes(name, found, [_schedule(c) for c in found]) if found else {}
     return (
         opened
         | several
@@ -206,7 +212,7 @@ def _contract(
                 for f in functions[1:]
             ],
             "threads": kernel.target.threads,
-            "cpu": {"triple": target.triple, "arch": target.arch, "features": list(features.known(target))},
+            "cpu": described_cpu(target),
             "time_s": getattr(record, "time_s", None),
             "record_id": getattr(record, "uid", None),
             "schedule": json.loads(kernel.trace.to_json()) if kernel.trace is not None else None,
@@ -214,16 +220,34 @@ def _contract(
     )
 
 
-def _code(c: ChosenCode) -> dict[str, Any]:
+def _schedule(c: ChosenCode) -> dict[str, Any]:
     return {
-        "name": c.name,
-        "arch": c.target.arch,
-        "features": list(c.target.features),
         "schedule_from": c.chosen_by,
         "time_s": c.time_s,
         "record_id": c.record_id,
         "schedule": json.loads(c.trace.to_json()),
     }
+
+
+def described_codes(name: str, codes: Sequence[Any], more: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What a contract says of several ``codes``, each with a name and a target, and ``more`` of each."""
+    targets = [c.target for c in codes]
+    return {
+        "targets": [
+            {"name": c.name, "arch": c.target.arch, "features": list(c.target.features), **own}
+            for c, own in zip(codes, more, strict=True)
+        ],
+        "order": [codes[i].name for i in best_first(targets)],
+        "chosen_by": f"{name}_target",
+    }
+
+
+def described_cpu(target: Target) -> dict[str, Any]:
+    return {"triple": target.triple, "arch": target.arch, "features": list(features.known(target))}
+
+
+def described_sizes(sizes: Sequence[ExportedSize]) -> list[dict[str, Any]]:
+    return [{"name": s.name, "c_name": s.word, "least": s.least, "most": s.most} for s in sizes]
 
 
 def described(a: ExportedArgument) -> dict[str, Any]:
@@ -243,6 +267,11 @@ def described(a: ExportedArgument) -> dict[str, Any]:
         "bytes": lies.span * size,
         "alignment": size,
     }
+
+
+def write_text(path: Path, text: str) -> None:
+    """`write_file`, of a text."""
+    write_file(path, text.encode())
 
 
 def write_file(path: Path, data: bytes) -> None:

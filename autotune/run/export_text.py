@@ -93,14 +93,10 @@ def identifiers(names: Sequence[str]) -> list[str]:
 def header(name: str, functions: Sequence[ExportedFunction], contract: Mapping[str, Any]) -> str:
     """The header: declarations, the elements of each argument, and whether the CPU has what is needed."""
     main, packers = functions[0], functions[1:]
-    guard = f"AUTOTUNE_{name.upper()}_H"
-    threads, cpu, codes = contract["threads"], contract["cpu"], contract.get("targets", ())
-    wants, words, ends = "It needs a CPU with", cpu["features"], "."
-    if codes:
-        wants, words = "It has code for several CPUs, and takes the best that runs", contract["order"]
+    ends = "."
+    if contract.get("targets"):
         ends = f";\n * {NO_CODE}: this CPU runs none of the code, and nothing was computed."
     arrays = (*main.arguments, *(f.arguments[0] for f in packers))
-    elements = "\n".join(f"#define {name}_{a.word}_elements ((size_t){a.layout.span})" for a in arrays)
     packing = "\n\n".join(
         f"/* {f.arguments[1].word} as {main.name} reads it, of {f.arguments[0].word}, the weight. It is read "
         "fastest where it begins with a line of 64 bytes. */\n"
@@ -113,8 +109,29 @@ def header(name: str, functions: Sequence[ExportedFunction], contract: Mapping[s
             "\n * Where strides are told, an array has them in place of row-major order. Its elements are"
             " then counted\n * with the gaps between them, and a pointer is to the first one."
         )
+    body = f"""\
+/* Arrays are row-major and aligned to their elements. An output overlaps nothing else. Floats of 16 bits are
+ * given as their bits. Several threads may call it at once. Returns 0; 2: no memory for scratch{ends} */
+{_declared(main)}
+{packing and f"{chr(10)}{packing}{chr(10)}"}
+/* Frees the scratch memory that is kept between calls. No call may be running. */
+{release}
+"""
+    return framed(name, contract["operator"], contract, arrays, body)
+
+
+def framed(
+    name: str, title: str, contract: Mapping[str, Any], arrays: Sequence[ExportedArgument], body: str
+) -> str:
+    """A header of what ``title`` names, with the elements of arrays and a ``body`` of declarations."""
+    wants, words = "It needs a CPU with", contract["cpu"]["features"]
+    if contract.get("targets"):
+        wants, words = "It has code for several CPUs, and takes the best that runs", contract["order"]
+    elements = "\n".join(f"#define {name}_{a.word}_elements ((size_t){a.layout.span})" for a in arrays)
+    # Names of two headers may differ in case alone.
+    guard = f"AUTOTUNE_{name.upper() if name == name.lower() else f'{name}_cased'}_H"
     return f"""\
-/* {contract["operator"]}, compiled by autotune {contract["autotune"]}. Threads: {threads}.
+/* {commented(title)}, compiled by autotune {contract["autotune"]}. Threads: {contract["threads"]}.
  * {wants}:{wrapped(words)} */
 #ifndef {guard}
 #define {guard}
@@ -128,13 +145,7 @@ extern "C" {{
 
 {elements}
 
-/* Arrays are row-major and aligned to their elements. An output overlaps nothing else. Floats of 16 bits are
- * given as their bits. Several threads may call it at once. Returns 0; 2: no memory for scratch{ends} */
-{_declared(main)}
-{packing and f"{chr(10)}{packing}{chr(10)}"}
-/* Frees the scratch memory that is kept between calls. No call may be running. */
-{release}
-
+{body}
 {runnable(name, contract)}
 
 #ifdef __cplusplus
@@ -177,28 +188,48 @@ def example(name: str, functions: Sequence[ExportedFunction]) -> str:
     arrays = [*main.arguments, *(f.arguments[0] for f in packers)]
     read = [a for a in arrays if not a.written and a.word not in packed]
     lines = [
+        *example_head(name, "void", arrays),
+        f"    if (!{name}_runnable() || {' || '.join(f'!{a.word}' for a in arrays)}) return 1;",
+        *filled(name, read),
+        *(f"    {f.name}({', '.join(given(f.arguments, f.sizes))});" for f in packers),
+        f"    int status = {main.name}({', '.join(given(main.arguments, main.sizes))});",
+        *summed(name, main.arguments, '"status %d, sum of {} %.9g\\n", status, sum_{}'),
+    ]
+    return "\n".join([*lines, "    return status;", "}"]) + "\n"
+
+
+def example_head(name: str, takes: str, arrays: Sequence[ExportedArgument]) -> list[str]:
+    """Lines of an example, up to the memory of arrays. ``takes``: what its main takes."""
+    return [
         f"/* cc {name}_example.c ./{name}.so -Wl,-rpath,. -o {name}_example && ./{name}_example */",
         "#include <stdio.h>",
         "#include <stdlib.h>",
         f'#include "{name}.h"',
         "",
-        "int main(void) {",
+        f"int main({takes}) {{",
         *(f"    {c_type(a)} *{a.word} = {memory(name, a)};" for a in arrays),
-        f"    if (!{name}_runnable() || {' || '.join(f'!{a.word}' for a in arrays)}) return 1;",
-        *(
-            f"    for (size_t i = 0; i < {name}_{a.word}_elements; i++) {a.word}[i] = i % {period(a)};"
-            for a in read
-        ),
-        *(f"    {f.name}({_given(f)});" for f in packers),
-        f"    int status = {main.name}({_given(main)});",
     ]
-    for a in (a for a in main.arguments if a.written):
+
+
+def filled(name: str, arrays: Sequence[ExportedArgument]) -> list[str]:
+    """Lines that fill arrays with small whole numbers."""
+    return [
+        f"    for (size_t i = 0; i < {name}_{a.word}_elements; i++) {a.word}[i] = i % {period(a)};"
+        for a in arrays
+    ]
+
+
+def summed(name: str, arrays: Sequence[ExportedArgument], said: str) -> list[str]:
+    """Lines that print the sum of each array that is written. ``said``: what printf is given, with {} where
+    its word stands."""
+    lines = []
+    for a in (a for a in arrays if a.written):
         lines += [
             f"    double sum_{a.word} = 0;",
             f"    for (size_t i = 0; i < {name}_{a.word}_elements; i++) sum_{a.word} += {a.word}[i];",
-            f'    printf("status %d, sum of {a.word} %.9g\\n", status, sum_{a.word});',
+            f"    printf({said.replace('{}', a.word)});",
         ]
-    return "\n".join([*lines, "    return status;", "}"]) + "\n"
+    return lines
 
 
 def period(a: ExportedArgument) -> int:
@@ -211,9 +242,10 @@ def memory(name: str, a: ExportedArgument) -> str:
     return f"calloc({count}, sizeof *{a.word})" if gaps else f"malloc(sizeof *{a.word} * {count})"
 
 
-def _given(f: ExportedFunction) -> str:
-    arrays = (f"{a.word} + {a.before}" if a.before else a.word for a in f.arguments)
-    return ", ".join([*arrays, *(str(s.most) for s in f.sizes)])
+def given(arguments: Sequence[ExportedArgument], sizes: Sequence[ExportedSize]) -> list[str]:
+    """What an example gives a function."""
+    arrays = (f"{a.word} + {a.before}" if a.before else a.word for a in arguments)
+    return [*arrays, *(str(s.most) for s in sizes)]
 
 
 def _declared(f: ExportedFunction) -> str:
@@ -243,6 +275,15 @@ def shown(a: ExportedArgument) -> str:
 
 def c_type(a: ExportedArgument) -> str:
     return C_TYPES[a.dtype]
+
+
+def commented(text: str) -> str:
+    """A text of others for a comment, which it cannot end: ``*/``, ends of lines, and what a compiler or a
+    reader takes for something else are replaced."""
+    return "".join(
+        c if c.isprintable() and c not in "\\?" else "_"
+        for c in text.replace("*/", "* /").replace("/*", "/ *")
+    )
 
 
 def wrapped(words: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from exported import ExportedLibrary, each
 from model_cases import layers, model_of, packing_kernel
 
+import autotune as at
 from autotune.backends import parse
 from autotune.codegen.runtime.entry import shape_of
 from autotune.codegen.simt import cxx
@@ -40,7 +41,7 @@ def states_of(library: ExportedLibrary, instance: Any) -> dict[str, Any]:
 
 def program(folder: Path, name: str, *more: str) -> str:
     """What the exported example prints. It is compiled without a warning."""
-    strict = ["-std=c99", "-Wall", "-Wextra", "-Werror", *more]
+    strict = ["-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror", *more]
     command = [*compiler(), *strict, f"{name}_example.c", f"./{name}.so", "-Wl,-rpath,.", "-o", "program"]
     subprocess.run(command, cwd=folder, check=True)
     return subprocess.run(["./program"], cwd=folder, check=True, capture_output=True, text=True).stdout
@@ -61,3 +62,17 @@ def packing(count: int = 3) -> Module:
     kernels = [next(k for k in each if shape_of(k.parameters[0][1])[0] > 1)]
     program = Program.of(ol, kernels, ready.graph.values.__getitem__, run_island)
     return Module(program, target, "net", [None] * len(kernels), None, None)
+
+
+def parallel(model: Any) -> Module:
+    """The plain loops, the outermost on two threads."""
+    target = parse("cpu", 2)
+    ready = prepared(model)
+    ol = ready.outline(lambda w: None)
+    kernels = []
+    for w in ol.tasks:
+        s = at.Schedule(w.dag)
+        s.parallel(s.loops(w.dag.stages[-1].outputs[0].name)[0])
+        kernels.append(at.build(s, threads=2))
+    program = Program.of(ol, kernels, ready.graph.values.__getitem__, run_island)
+    return Module(program, target, model.name, [None] * len(kernels), None, model.signature)

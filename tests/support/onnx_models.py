@@ -129,6 +129,14 @@ def transformer() -> Any:
     return model(nodes, [value("x", [1, 6, 8])], ["y"], w, functions=[function], opset_imports=imports)
 
 
+def small_file(path: Any) -> None:
+    """A layer of 32 values to 16 in any number of rows."""
+    rng = np.random.default_rng(0)
+    weights = {"w": whole(rng, 32, 16), "b": whole(rng, 16)}
+    nodes = [node("Gemm", "x w b", "h"), node("Relu", "h", "y")]
+    onnx.save(model(nodes, [value("x", ["batch", 32])], ["y"], weights), path)
+
+
 def arrays(net: Any, seed: int = 0) -> dict[str, np.ndarray]:
     """Inputs of a model with static shapes."""
     rng = np.random.default_rng(seed)

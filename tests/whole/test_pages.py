@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 import warnings
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -35,6 +36,7 @@ WITH_TORCH = ("torch", "models", "sizes", "state", "views")
 OF_TORCH = {"docs/tutorials/model.md", *(f"docs/how-to/{name}.md" for name in WITH_TORCH)}
 OF_FLEET = {"docs/how-to/fleet.md"}
 OF_GGUF = {"docs/tutorials/language-model.md"}
+OF_ONNX = {"docs/how-to/deployment.md"}  # of net.onnx
 # Pages whose examples take many seconds.
 LONG = {f"docs/how-to/{name}.md" for name in ("fleet", "sizes", "suites", "precision", "train", "weights")}
 LONG |= OF_GGUF
@@ -95,9 +97,12 @@ def test_what_a_page_shows_runs(page: str, tmp_path: Path, monkeypatch: pytest.M
         imported("distributed")
     if page in OF_GGUF:
         imported("gguf")
+    if page in OF_ONNX:
+        imported("onnx")
+        import_module("onnx_models").small_file(tmp_path / "net.onnx")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "no tuned kernel of")  # of fallback=True, which some pages show
-        warnings.filterwarnings("ignore", "the log has no schedule of")  # for another target
+        warnings.filterwarnings("ignore", ".*the log has no schedule of")  # for another target
         _run(page, tmp_path, monkeypatch)
 
 

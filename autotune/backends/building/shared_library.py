@@ -117,24 +117,25 @@ def link(
         family = triple.partition("-")[0]
         raise CompileError(MISSING if linker() is None else ELSEWHERE.format(family))
     with temporary_folder() as tmp:
-        paths = [tmp / f"{i}.o" for i in range(len(objects))]
-        for path, code in zip(paths, objects, strict=True):
-            path.write_bytes(code)
+        # Names in the directory, as its own may have what the linker takes for a comma between options.
+        parts = [f"{i}.o" for i in range(len(objects))]
+        for part, code in zip(parts, objects, strict=True):
+            Path(tmp, part).write_bytes(code)
         for i, text in enumerate(sources):
-            paths.append(tmp / f"source{i}.c")
-            paths[-1].write_text(text, encoding="utf-8")
+            parts.append(f"source{i}.c")
+            Path(tmp, parts[-1]).write_text(text, encoding="utf-8")
         for name, place in given.items():
-            (tmp / name).symlink_to(place)
-        visible, out = tmp / "symbols", tmp / "linked.so"
-        visible.write_text("{ global: " + "".join(f"{s}; " for s in symbols) + "local: *; };\n")
+            Path(tmp, name).symlink_to(place)
+        visible = "{ global: " + "".join(f"{s}; " for s in symbols) + "local: *; };\n"
+        Path(tmp, "symbols").write_text(visible, encoding="ascii")
         # Nothing unmaps it: workers of its pool may still run its code.
         flags = ["-O2", "-fPIC"] if sources else []
-        flags += [f"-Wl,--version-script={visible}", f"-Wl,-soname,{soname}", "-Wl,-z,nodelete,-z,defs"]
-        command = [*driver, "-shared", "-o", out, *paths, *flags, "-lm", "-lpthread"]
-        done = subprocess.run([*map(str, command)], cwd=tmp, capture_output=True, text=True, check=False)
+        flags += ["-Wl,--version-script=symbols", f"-Wl,-soname,{soname}", "-Wl,-z,nodelete,-z,defs"]
+        command = [*driver, "-shared", "-o", "linked.so", *parts, *flags, "-lm", "-lpthread"]
+        done = subprocess.run(command, cwd=tmp, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode != 0:
             raise CompileError(f"{cxx.name(driver)} could not link {soname}: {done.stderr[:600]}")
-        return out.read_bytes()
+        return Path(tmp, "linked.so").read_bytes()
 
 
 def _text(func: LoweredFunc, target: Target, function: str) -> str:

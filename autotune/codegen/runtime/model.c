@@ -73,6 +73,14 @@ static struct {
     char *block;
 } kept = {PTHREAD_MUTEX_INITIALIZER, 0, NULL};
 
+/* A child of a fork has no thread that could end a turn. What a turn leaves undone is none of the child's. */
+static void begin_anew(void) {
+    static const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
+    memcpy(&kept.turn, &fresh, sizeof fresh);
+}
+
+__attribute__((constructor)) static void watch_forks(void) { (void)pthread_atfork(NULL, NULL, begin_anew); }
+
 static char *memory_of(int64_t bytes) {
     void *found = NULL;
     int huge = bytes >= HUGE_PAGE;

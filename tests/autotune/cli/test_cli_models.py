@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from autotune.errors import ModelError
 from autotune.models import compiling, preparation, tuned_model
 from autotune.models.model import Model
 from autotune.run.kernels import default_kernel
+from autotune.run.warned import warn
 from autotune.tuning import request
 from autotune.tuning.jobs import Job
 from autotune.tuning.site import Here
@@ -200,7 +202,12 @@ def test_a_model_is_exported(graph: Graph, tmp_path: Path, monkeypatch: pytest.M
     refused = run("export", *asked)
     assert refused.status == 1 and "tune them: autotune tune net.onnx" in refused.err
     assert refused.err.rstrip().endswith("or take schedules that are not tuned: --fallback")
-    monkeypatch.setattr(compiling, "untuned_kernels", default_kernels)
+
+    def untuned(*given: Any) -> Any:
+        warn("1 of 1 tasks are not tuned\ntune them: autotune.tune_model(model)")
+        return default_kernels(*given)
+
+    monkeypatch.setattr(compiling, "untuned_kernels", untuned)
     done = run("export", *asked, "--fallback", "--name", "small", "--weights", "beside", "--json")
     assert done.status == 0, done.err
     assert {k: Path(v).name for k, v in done.json.items()} == {
@@ -208,6 +215,10 @@ def test_a_model_is_exported(graph: Graph, tmp_path: Path, monkeypatch: pytest.M
         "python_example": "small_example.py", "weights": "small.weights",
     }  # fmt: skip
     assert all(Path(v).is_file() for v in done.json.values())
+    tune = f"autotune tune net.onnx --threads 1 --db {asked[-1]}"
+    assert done.err == f"autotune: 1 of 1 tasks are not tuned\ntune them: {tune}\n"
+    elsewhere = run("export", *asked, "--fallback", "--target", "h100")
+    assert elsewhere.status == 2 and "this CPU cannot run code for a cuda target" in elsewhere.err
     inside = run("export", *asked, "--fallback")
     assert inside.status == 0 and "small" not in inside.out and ".weights" not in inside.out
     for wrong, says in (

@@ -5,8 +5,11 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -22,7 +25,7 @@ import state_models as states
 from children import python_path
 from default_kernels import default_kernels
 from exported import ExportedLibrary, each
-from exported_cases import agree, program, states_of
+from exported_cases import agree, parallel, program, states_of
 from model_cases import islanded, layers, model_of
 from open_graphs import MODELS, inputs_at, size
 from random_models import call_inputs, random_model
@@ -31,15 +34,11 @@ from test_open_models import module_of
 from test_own_programs import keeping
 
 import autotune as at
-from autotune.backends import parse
 from autotune.backends.building import shared_library
 from autotune.codegen.simt import cxx
 from autotune.errors import ArgumentError, CompileError, ModelError
 from autotune.models import compiling, export
-from autotune.models.fallback import run_island
 from autotune.models.module import Module
-from autotune.models.preparation import prepared
-from autotune.models.program import Program
 
 if cxx.command() is None:
     needs.missing("c++")
@@ -249,6 +248,20 @@ def test_the_examples_run(weights, tmp_path) -> None:
     assert done.stdout == said, done.stderr
 
 
+def test_what_the_page_shows_in_c_runs(tmp_path) -> None:
+    page = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "deployment.md"
+    (shown,) = re.findall(r"```c\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    include, body = shown.split("\n", 1)
+    net = states.untuned(model_of(SMALL))
+    net.export(tmp_path / "build", "net", weights="beside")
+    arrays = "float x[net_in_x_elements] = {0}, y[64];"
+    text = f"#include <stdio.h>\n{include}\nint main(void) {{\n{arrays}\n{body}\nreturn status; }}\n"
+    (tmp_path / "page.c").write_text(text)
+    command = [*COMPILER, "-std=c99", "-Wall", "-Werror", "-Ibuild", "page.c", "build/net.so", "-o", "page"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    subprocess.run(["./page"], cwd=tmp_path, check=True, env={"LD_LIBRARY_PATH": "build"})
+
+
 def test_the_header_of_a_model_is_for_c_plus_plus_too(tmp_path) -> None:
     header = states.untuned(model_of(states.counter())).export(tmp_path).header
     source = tmp_path / "includes.cpp"
@@ -258,8 +271,60 @@ def test_the_header_of_a_model_is_for_c_plus_plus_too(tmp_path) -> None:
     subprocess.run([*cxx.command(), "-Wall", "-Werror", *made], check=True)
 
 
+ODD = 'a */ int evil; /* \\\n ??/ "x\u202e é'
+
+
+def test_a_name_does_not_end_a_comment_of_the_header(tmp_path) -> None:
+    """As whoever made a model's file may want."""
+    model = model_of(states.counter(), ODD)
+    graph = model.graph
+    renamed = {f"{name}{ODD}": s for name, s in graph.states.items()}
+    net = states.untuned(replace(model, graph=replace(graph, states=renamed)))
+    files = net.export(tmp_path, "net")
+    assert json.loads(files.contract.read_text())["model"] == ODD
+    program(tmp_path, "net", "-pedantic")
+    bare = [*COMPILER, "-E", "-P", files.header.name]
+    read = subprocess.run(bare, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert "net_reset" in read and "evil" not in read
+
+
+def test_models_stand_beside_each_other_in_a_process(tmp_path) -> None:
+    """Under names that differ in case alone, one of them twice, from a path of odd characters."""
+    folder = tmp_path / "with, spaces é"
+    one, other = states.untuned(model_of(SMALL)), states.untuned(model_of(states.counter()))
+    files = [one.export(folder, "net"), other.export(folder, "NET"), one.export(folder, "net2")]
+    shutil.copy(files[1].library, folder / "copy.so")
+    files += [replace(files[1], library=folder / "copy.so"), files[1]]
+    libraries = [ExportedLibrary(f) for f in files]
+    instances = [x.make() for x in libraries]
+    given = cases.inputs_of(SMALL)
+    for k in (0, 2):
+        agree(one, libraries[k], instances[k], given)
+    for k, calls in ((1, 1), (3, 2), (4, 3)):  # each has states of its own
+        x, state = np.ones((2, 5), np.float32), other.new_state()
+        for _ in range(calls):
+            expected = each(other(x, state=state))
+            found = libraries[k].call(instances[k], [x], expected)
+            assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
+    source = '#include "net.h"\n#include "NET.h"\nint main(void) { return !net_make + !NET_make; }\n'
+    (folder / "both.c").write_text(source)
+    strict = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-Wno-address")
+    command = [*COMPILER, *strict, "both.c", "./net.so", "./NET.so", "-Wl,-rpath,.", "-o", "both"]
+    subprocess.run(command, cwd=folder, check=True)
+    subprocess.run(["./both"], cwd=folder, check=True)
+    moved = folder.rename(tmp_path / "moved")
+    assert program(moved, "net").startswith("done\n")
+
+
+def test_a_directory_for_temporary_files_may_have_odd_characters(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "with, spaces é"))
+    Path(tempfile.gettempdir()).mkdir()
+    library = ExportedLibrary(states.untuned(model_of(SMALL)).export(tmp_path))
+    library.free(library.make())
+
+
 def test_what_runs_a_model_is_compiled_without_a_warning(tmp_path, monkeypatch) -> None:
-    strict = (*COMPILER, "-std=c99", "-Wall", "-Wextra", "-Werror")
+    strict = (*COMPILER, "-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror")
     monkeypatch.setattr(shared_library, "linker", lambda *_: strict)
     for graph, weights in ((states.counter(), "inside"), (MODELS["columns"].graph(), "beside")):
         states.untuned(model_of(graph)).export(tmp_path, weights=weights)
@@ -393,20 +458,6 @@ def test_it_runs_without_autotune_and_with_threads_after_a_fork(tmp_path) -> Non
     env = {**os.environ, "PYTHONPATH": python_path(__file__)}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "well\n", done.stderr
-
-
-def parallel(model: Any) -> Module:
-    """The plain loops, the outermost on two threads."""
-    target = parse("cpu", 2)
-    ready = prepared(model)
-    ol = ready.outline(lambda w: None)
-    kernels = []
-    for w in ol.tasks:
-        s = at.Schedule(w.dag)
-        s.parallel(s.loops(w.dag.stages[-1].outputs[0].name)[0])
-        kernels.append(at.build(s, threads=2))
-    program = Program.of(ol, kernels, ready.graph.values.__getitem__, run_island)
-    return Module(program, target, model.name, [None] * len(kernels), None, model.signature)
 
 
 # -- what is refused ---------------------------------------------------------------------------------
