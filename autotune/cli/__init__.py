@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 
 
 def main() -> None:
@@ -12,6 +13,7 @@ def main() -> None:
     begun = time.monotonic()
     try:
         from autotune.cli.app import app
+        from autotune.cli.verbosity import warning_text
 
         if sys.argv[1:2] == ["--complete"]:  # the shell asks
             from typer.main import get_command
@@ -27,4 +29,5 @@ def main() -> None:
             sys.modules.setdefault("sklearn", None)  # type: ignore[arg-type]
     except KeyboardInterrupt:  # before a command handles it
         raise SystemExit(130) from None
+    warnings.formatwarning = warning_text
     app(obj=begun)

@@ -23,7 +23,8 @@ def export(o: Given) -> None:
     """Write a kernel or a model as a shared object, with a C header, a contract in JSON and an example in C.
 
     A model has its weights in the object, or in a file beside it, and an example in Python too.
-    With --targets it has code for several processors, and takes that for the one it runs on.
+    With --targets it has code for several processors, and takes that for the one it runs on. Each needs
+    trials of such a processor in the log; else a schedule that is not tuned is taken, with a warning.
     It needs a linker: gcc, or the extra emulator. Exit status 1: the log has no such kernel.
 
     \b
@@ -32,6 +33,7 @@ def export(o: Given) -> None:
       autotune export softmax --shape m=64,n=1000 --threads 1 --name softmax_64 build
       autotune export matmul --shape m=512,n=512,k=512 --targets x86-64-v3,x86-64-v4,znver5 build
       autotune export net.onnx --threads 1 build
+      autotune export net.onnx --threads 1 --targets cpu,x86-64-v3 --weights beside build
     """
     with warnings_told():
         files: object = _model(o) if o.on_model else _kernel(o)
@@ -50,8 +52,7 @@ def _model(o: Given) -> ExportedModel:
     o.check_model()
     remedy = "\nor take schedules that are not tuned: --fallback"
     net = compiled(o, model_of(o), remedy, target=o.target, fallback=o.fallback)
-    targets = o.targets and o.targets.split(",")
-    return net.export(o.directory, o.name, weights=o.weights, targets=targets, db=o.where)
+    return net.export(o.directory, o.name, weights=o.weights, targets=_targets(o), db=o.where)
 
 
 def _kernel(o: Given) -> Exported:
@@ -65,4 +66,9 @@ def _kernel(o: Given) -> Exported:
         kernel = load_workload(o.workload(), Asked.of(o.target, o.threads, o.where, o.fallback))
     except KernelNotFound as err:
         raise KernelNotFound(f"{err.message}\nor take a schedule that is not tuned: --fallback") from None
-    return write(kernel, o.directory, o.name, targets=o.targets and o.targets.split(","), db=o.where)
+    return write(kernel, o.directory, o.name, targets=_targets(o), db=o.where)
+
+
+def _targets(o: Given) -> list[str] | None:
+    """The names of ``--targets``, of which an empty text has none."""
+    return None if o.targets is None else [t for word in o.targets.split(",") if (t := word.strip())]

@@ -47,10 +47,17 @@ class OptionRow:
         """What an error calls it."""
         return self.flags[0].partition("/")[0] if self.flags else self.metavar or self.name
 
+    @property
+    def _metavar(self) -> str | None:
+        """The name of the value in help; that of an option says what is typed, not its type in Python."""
+        if self.metavar is not None or not self.flags or self.kind is bool:
+            return self.metavar
+        return "|".join(self.choices) if self.choices else "NUMBER"
+
     def parameter(self) -> inspect.Parameter:
         """As Typer reads it from a function."""
         kind = self.kind | None if self.default is None else self.kind
-        told: dict[str, Any] = {"metavar": self.metavar, "min": self.least, "help": self.help}
+        told: dict[str, Any] = {"metavar": self._metavar, "min": self.least, "help": self.help}
         info = typer.Option(*self.flags, **told) if self.flags else typer.Argument(**told)
         default = inspect.Parameter.empty if self.default is REQUIRED else self.default
         annotation: Any = Annotated[kind, info]

@@ -181,13 +181,14 @@ IN_PLACE = option(
     "OUT=IN,...", read=outputs_in_inputs,
 )  # fmt: skip
 REWRITES = option(
-    "--rewrites", "Of a model: rewrites of its graph that may lose, as usual, as measured, or none.",
+    "--rewrites", "Of a model: rewrites of its graph that may lose; always: where they usually pay; "
+    "measured: where that is faster, which a quarter of the budget finds out.",
     "always|measured|none", default="measured", choices=("always", "measured", "none"),
 )  # fmt: skip
 EXACT = switch("--exact", "Of a model: no rewrite whose results are less exact (Winograd's convolutions).")
 ARENA_BYTES = option(
-    "--arena-bytes", "Of a model: no rewrite that makes what lies between kernels larger than so many bytes.",
-    kind=int, least=0,
+    "--arena-bytes", "Of a model: no rewrite whose memory between kernels is larger than N bytes: 32000000.",
+    "N", kind=int, least=0,
 )  # fmt: skip
 SEARCH = option("--search", f"Strategy: {', '.join(POLICIES)}.", default="evolutionary", choices=POLICIES)
 COST_MODEL = option(
@@ -242,7 +243,8 @@ DIRECTORY = argument("DIR", "Where to write; made where missing.", "directory", 
 FALLBACK = switch("--fallback", "Where nothing is stored, take an untuned schedule.")
 TARGETS = option(
     "--targets",
-    "Code for each of these, chosen where it runs: x86-64-v3,x86-64-v4,znver5.",
+    "Code for each of these processors in one object, which takes the best that runs: "
+    "x86-64-v3,x86-64-v4,znver5. cpu: this one.",
     "A,B",
     values=values.targets,
 )

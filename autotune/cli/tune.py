@@ -64,7 +64,7 @@ def tune(o: Given) -> None:
       autotune tune --suite ops.toml --fleet tcp://host:8786 --target znver4,x86-64-v3 --budget 10m
       autotune tune x.gguf --shape context=2048,rows=64 --threads 1
       autotune tune net.onnx --fleet tcp://host:8786 --budget 10m
-      autotune tune net.onnx --rewrites always --exact --budget 3m
+      autotune tune net.onnx --threads 1 --rewrites measured --exact --arena-bytes 32000000 --budget 3m
     """
     if o.on_model:
         o.check_model("frozen")

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 import sys
+import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+import autotune
 from autotune.cli.options import LOG_LEVEL
+from schedules.units import visible_lines
 
 PACKAGES = ("autotune", "cost_model", "kernels_db")
 (OPTION,) = LOG_LEVEL.flags
@@ -38,6 +43,21 @@ def report(level: str) -> None:
     logging.basicConfig(format="autotune: %(levelname)s: %(message)s", handlers=[_HANDLER])
     for name in PACKAGES:
         logging.getLogger(name).setLevel(level.upper())
+
+
+_PYTHONS = warnings.formatwarning
+# A warning has the line of the innermost caller outside of autotune. On the command line that is Typer's.
+_OURS = tuple(f"{Path(path).parent}{os.sep}" for path in (autotune.__file__, typer.__file__))
+
+
+def warning_text(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """A warning as a process of the command line prints it: ours as other messages, without a line of code;
+    one of another library as Python prints it."""
+    if issubclass(category, UserWarning) and filename.startswith(_OURS):
+        return f"autotune: WARNING: {visible_lines(str(message))}\n"
+    return _PYTHONS(message, category, filename, lineno, line)
 
 
 def _given(level: str | None) -> str | None:

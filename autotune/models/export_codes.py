@@ -99,7 +99,7 @@ def sets_of(
         warnings.simplefilter("always")
         chosen = {n: chosen_codes(k, targets, where) for n, k in kernels.items()}
     if said:
-        warn(f"{len(said)} of {len(kernels)} tasks: {said[0].message}")
+        warn(f"{len(said)} of {len(kernels)} tasks lack schedules of targets. The first: {said[0].message}")
     count = len(next(iter(chosen.values())))
     return [_set(i, name, programs, {n: found[i] for n, found in chosen.items()}) for i in range(count)]
 

@@ -120,11 +120,12 @@ class ToldTry:
     arenas: tuple[int, int] = (0, 0)
 
     def __str__(self) -> str:
-        sides = (("usual", self.usual_s), ("so", self.other_s))
-        times = ", ".join(f"{name} {'not timed' if s is None else seconds(s)}" for name, s in sides)
-        usual, other = map(size, self.arenas)
-        memory = f", arena {usual} and {other}" if usual != other else ""
-        return f"{visible(self.what)}: {times}{memory}{', taken' if self.taken else ''}"
+        sides = zip((self.other_s, self.usual_s), map(size, reversed(self.arenas)), strict=True)
+        (time, arena), (usual, beside) = (("not timed" if s is None else seconds(s), m) for s, m in sides)
+        turned = "with it" if self.what.startswith("without ") else "without"
+        memory = f", arena {arena} ({turned}: {beside})" if arena != beside else ""
+        verdict = "taken" if self.taken else "not taken"
+        return f"{visible(self.what)}: {time} ({turned}: {usual}){memory}, {verdict}"
 
     @staticmethod
     def from_json(told: object) -> ToldTry | None:

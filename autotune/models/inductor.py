@@ -29,6 +29,12 @@ TESTED = ("2.13",)
 MARGIN = 0.03  # of Inductor's time that a kernel must save
 REVISION = 1  # of what is added to a graph
 
+NOTHING = (
+    "nothing was chosen here: torch compiles at the first call, and takes code that it kept as it is, with "
+    "the kernels in it. To choose anew: torch.compiler.reset(), and "
+    "torch._inductor.config.force_disable_caches = True"
+)
+
 log = logging.getLogger(__name__)
 
 
@@ -46,9 +52,10 @@ class InductorChoice:
 
     def __str__(self) -> str:
         if self.ours_ms is None or self.inductor_ms is None:
-            return f"{self.operators}: Inductor's: {self.why}"
-        taken = "autotune's" if self.taken else "Inductor's"
-        return f"{self.operators}: {taken}: {self.ours_ms:.4f} ms, Inductor {self.inductor_ms:.4f} ms"
+            return f"{self.operators}: Inductor alone: {self.why}"
+        taken = "autotune" if self.taken else "Inductor"
+        times = f"autotune {self.ours_ms:.4f} ms, Inductor {self.inductor_ms:.4f} ms"
+        return f"{self.operators}: {taken} taken ({times})"
 
 
 class InductorChoices:
@@ -86,7 +93,7 @@ class InductorChoices:
         self.off()
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.choices)) or "nothing was compiled here"
+        return "\n".join(map(str, self.choices)) or NOTHING
 
     # --- what the lowering asks -----------------------------------------------------------------
 
@@ -151,7 +158,7 @@ def inductor(
         >>> with at.torch.inductor(tune="30s") as choices, torch.no_grad():
         ...     y = torch.compile(module.eval())(x)
         >>> print(choices)
-        addmm + relu: autotune's: 0.1120 ms, Inductor 0.1430 ms
+        addmm + relu: autotune taken (autotune 0.1120 ms, Inductor 0.1430 ms)
     """
     if importlib.util.find_spec("torch") is None:
         raise MissingExtraError(

@@ -12,6 +12,7 @@ from autotune.backends.building.from_trace import check_legal, programs
 from autotune.backends.building.shared_library import CodeOf
 from autotune.codegen.runtime.entry import layout_of
 from autotune.errors import ArgumentError
+from autotune.run.describing import describe
 from autotune.run.kernel import Kernel
 from autotune.run.stored import OTHERS, first
 from autotune.run.warned import warn
@@ -59,10 +60,10 @@ def chosen_codes(kernel: Kernel, wanted: Sequence[str | Target], where: str) -> 
     if guessed:
         unseen = [c.name for c in guessed if not backends.runnable(c.target)]
         warn(
-            f"the log has no schedule of {kernel.workload.op} with {threads} thread{'s' * (threads > 1)} for "
+            f"the log has no schedule of {describe(kernel.workload, threads)}, for "
             f"{', '.join(c.name for c in guessed)}: first picks are exported"
             + (f"; those for {', '.join(unseen)} could not be timed here" if unseen else "")
-            + "; tune on such processors and merge the logs, or leave these targets out"
+            + "; tune on such processors and import their logs, or leave these targets out"
         )
     return found
 

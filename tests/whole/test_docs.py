@@ -119,3 +119,12 @@ def test_decisions_and_measurements_that_code_names_exist() -> None:
                 missing = {*map(int, found.split(", "))} - numbers
                 assert not missing, f"{file.relative_to(ROOT)} names ADR {missing}"
     assert measured
+
+
+def test_a_version_of_the_changelog_has_each_heading_once() -> None:
+    for version in re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text("utf-8"), flags=re.MULTILINE)[1:]:
+        name, *lines = version.splitlines()
+        heads = [line for line in lines if line.startswith("### ")]
+        assert len(heads) == len(set(heads)), f"{name}: {heads}"
+        if name.startswith("[0.3.0]"):
+            assert lines.index("### Added") <= 50, "what is new for a user takes more than a page"

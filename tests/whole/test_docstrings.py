@@ -38,10 +38,18 @@ GIVEN = {
     "autotune.results.tuned.Progress",
     "autotune.results.tuned.SuiteProgress",
     "autotune.results.tuned.TaskResult",
+    "autotune.torch.InductorChoice",
+    "autotune.torch.InductorChoices",
     "kernels_db.records.Record",
 }
 # Their examples are not run here: they need torch, a linker, or many seconds.
-ELSEWHERE = {"autotune.DynamicKernel", "autotune.OpenKernel", "autotune.export", "autotune.torch.op"}
+ELSEWHERE = {
+    "autotune.DynamicKernel",
+    "autotune.OpenKernel",
+    "autotune.export",
+    "autotune.torch.inductor",
+    "autotune.torch.op",
+}
 
 
 def _doc(name: str) -> str:

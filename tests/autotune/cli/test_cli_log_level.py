@@ -5,19 +5,24 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer
 from cli_runner import run
 from log_cases import copy_of
 from typer.main import get_command
 
 import autotune
-from autotune.cli import completion, verbosity
+from autotune import cli
+from autotune.cli import completion, export, verbosity
 from autotune.cli.app import app
 from autotune.settings import LOG_LEVELS
 from autotune.tuning import diagnostics
@@ -163,3 +168,33 @@ def test_messages_go_to_what_is_stderr_when_they_are_written(capsys: pytest.Capt
     record = logging.LogRecord("autotune.x", logging.WARNING, "x.py", 1, "said %s", ("late",), None)
     verbosity._HANDLER.emit(record)
     assert "said late" in capsys.readouterr().err
+
+
+def test_warnings_are_messages_without_a_line_of_code() -> None:
+    ours, theirs = typer.__file__, str(Path(os.__file__))
+    assert verbosity.warning_text("no\x1b log", UserWarning, ours, 7) == "autotune: WARNING: no\\x1b log\n"
+    for category, place in ((UserWarning, theirs), (DeprecationWarning, ours)):
+        assert f"{place}:7: {category.__name__}: no log" in verbosity.warning_text(
+            "no log", category, place, 7
+        )
+
+
+def test_the_process_prints_its_warnings_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    monkeypatch.setattr(sys, "argv", ["autotune", "--version"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert warnings.formatwarning is verbosity.warning_text
+
+
+def test_help_has_no_types_of_python_for_options() -> None:
+    for command in ("tune", "bench", "export", "replay", "generate"):
+        text = run(command, "--help").out
+        assert not re.search(r"^  -.*<\w", text, re.MULTILINE), text
+    assert "--search evolutionary|local|" in run("tune", "--help").out
+
+
+def test_spaces_between_targets_do_not_count() -> None:
+    assert export._targets(SimpleNamespace(targets="cpu, x86-64-v3,")) == ["cpu", "x86-64-v3"]
+    assert export._targets(SimpleNamespace(targets=" ,")) == []
+    assert export._targets(SimpleNamespace(targets=None)) is None

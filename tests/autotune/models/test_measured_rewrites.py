@@ -248,7 +248,9 @@ def test_what_was_tried_is_one_line() -> None:
     told = ToldTry.from_json({"what": "with\n\x1b[31m\ud800", "usual_s": 2e-3, "taken": True})
     str(told).encode()
     assert str(told) == str(told).strip() and "\n" not in str(told) and "\x1b" not in str(told)
-    assert "usual 2" in str(told) and "so not timed, taken" in str(told)
+    assert str(told).endswith(": not timed (without: 2 ms), taken")
+    slower = ToldTry("without join at x", 1e-3, 2e-3, False, (4000, 8000))
+    assert str(slower) == "without join at x: 2 ms (with it: 1 ms), arena 8 KB (with it: 4 KB), not taken"
 
 
 @pytest.mark.slow

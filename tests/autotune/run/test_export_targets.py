@@ -221,8 +221,9 @@ def test_where_the_log_has_none_a_first_pick_is_exported_and_told(tmp_path: Path
         files = at.export(kernel, tmp_path, "m", targets=["x86-64-v2", never, "cpu"], db=tmp_path / "t.db")
     (text,) = {str(w.message) for w in found}
     assert re.fullmatch(
-        "the log has no schedule of custom with 1 thread for x86-64-v2, never: first picks are exported; "
-        "those for never could not be timed here; tune on such processors and merge the logs, or leave .*",
+        "the log has no schedule of the expression of .*, 1 thread, for x86-64-v2, never: first picks "
+        "are exported; those for never could not be timed here; tune on such processors and import their "
+        "logs, or leave .*",
         text,
     )
     assert named(files)[1:] == ["model", "kernel"] and named(files)[0] in ("model", "default")
