@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # Versions of torch with which the tests run. What is used of Inductor is private to it.
 TESTED = ("2.13",)
-MARGIN = 0.03  # of Inductor's time that a kernel must save
+MARGIN = 0.1  # of Inductor's time that a kernel must save
 REVISION = 2  # of what is added to a graph
 
 log = logging.getLogger(__name__)
@@ -144,7 +144,7 @@ def inductor(
 
     Products (mm, addmm, bmm, baddbmm and what is made of them, such as nn.Linear) and convolutions, with what
     follows element by element, may be computed by a kernel that the log has. Inductor's benchmark times it
-    beside what Inductor makes, on arrays of Inductor's. It is called where it takes 3 % less time. All else
+    beside what Inductor makes, on arrays of Inductor's. It is called where it takes 10 % less time. All else
     stays as Inductor makes it. What is compiled inside a ``with``, or between ``on()`` and ``off()``, has the
     choices; torch compiles at the first call. torch keeps the code, and a new process takes it without runs
     and benchmarks; it needs autotune to be installed.
