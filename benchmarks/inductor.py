@@ -1,6 +1,6 @@
 """Kernels as choices of Inductor, against Inductor alone: ten modules on one thread.
 
-    python benchmarks/inductor.py [--tune 20s] [--freezing] [--rounds 40] [--only NAME] [--out FILE]
+    python benchmarks/inductor.py [--tune 20s] [--freezing] [--rounds 120] [--only NAME] [--out FILE]
 
 Both sides are compiled by torch.compile, with the same settings. They are called in turn; a round is a few
 milliseconds of calls by the clock of this thread's CPU time. What is told is the median of rounds of each
@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 import autotune as at
 
-ROUND_S = 0.02
+ROUND_S = 0.005
 
 
 class Block(nn.Module):
@@ -196,7 +196,7 @@ def main() -> None:
     parser.add_argument("--tune", default="20s")
     parser.add_argument("--db")
     parser.add_argument("--freezing", action="store_true")
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=120)
     parser.add_argument("--only")
     parser.add_argument("--second")
     parser.add_argument("--out", type=Path)

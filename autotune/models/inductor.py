@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 # Versions of torch with which the tests run. What is used of Inductor is private to it.
 TESTED = ("2.13",)
-MARGIN = 0.03  # of Inductor's time that a kernel must save
-REVISION = 1  # of what is added to a graph
+MARGIN = 0.1  # of Inductor's time that a kernel must save
+REVISION = 2  # of what is added to a graph
 
 NOTHING = (
     "nothing was chosen here: torch compiles at the first call, and takes code that it kept as it is, with "
@@ -62,19 +63,20 @@ class InductorChoices:
     """Kernels among the choices of Inductor, inside of a ``with``, or from `on` to `off`. ``str`` of it, and
     `choices`, say what was chosen."""
 
-    def __init__(self, asked: Asked, tune_s: float | None) -> None:
+    def __init__(self, asked: Callable[[], Asked], tune_s: float | None) -> None:
+        """``asked``: what is asked of the log when something is compiled; ``tune_s``: seconds, or None."""
         self.choices: tuple[InductorChoice, ...] = ()
         self.margin = MARGIN
         self._asked, self._tune_s = asked, tune_s
         self._passes: list[Any] = []
-        self._kernels: dict[str, Kernel | None] = {}
+        self._kernels: dict[tuple[str, str], Kernel | None] = {}
 
     def on(self) -> InductorChoices:
         """Offer kernels in all that torch compiles from now on in this process, until `off`. With a version
         of torch in which that is not possible: one warning, and Inductor chooses alone."""
         found = _pass_module()
         if found is not None:
-            made = found.ChoicePass(self, self._name())
+            made = found.ChoicePass(self, self._name)
             self._passes.append(made)
             found.set_passes([*found.passes(), made])
         return self
@@ -100,14 +102,15 @@ class InductorChoices:
     def kernel(self, task: ClusterTask) -> Kernel | None:
         """The kernel that the log has of a task, after a short run where it has none and one was asked for;
         None where it has none. Raises AutotuneError."""
-        digest = task.workload.digest
-        if digest not in self._kernels:
-            found = stored(task.workload, self._asked)[0]
+        asked = self._asked()
+        key = task.workload.digest, asked.target.json
+        if key not in self._kernels:
+            found = stored(task.workload, asked)[0]
             if found is None and self._tune_s is not None:
-                _tune(task.workload, self._asked, self._tune_s)
-                found = stored(task.workload, self._asked)[0]
-            self._kernels[digest] = found
-        return self._kernels[digest]
+                _tune(task.workload, asked, self._tune_s)
+                found = stored(task.workload, asked)[0]
+            self._kernels[key] = found
+        return self._kernels[key]
 
     def measured(self, cluster: Cluster, ours_ms: float, theirs_ms: float, taken: bool) -> None:
         """Keep what was measured."""
@@ -125,10 +128,18 @@ class InductorChoices:
             "cannot call them; give such a program operators: autotune.torch.op(kernel)"
         )
 
+    def failed(self, err: Exception) -> None:
+        """Warn of an error that is none of the user's."""
+        log.debug("offering kernels failed", exc_info=err)
+        warn(
+            "autotune.torch.inductor failed, and Inductor chooses alone where it did: "
+            f"{type(err).__name__}: {one_line(err, 300)}"
+        )
+
     def _name(self) -> str:
         """All on which the choices depend but what the log has."""
         tuned = "" if self._tune_s is None else f" tuned {self._tune_s:g} s"
-        of = self._asked
+        of = self._asked()
         here = f"{of.target.json} {of.where}"
         return f"autotune {VERSION} choices {REVISION} {self.margin} {here}{tuned}"
 
@@ -140,14 +151,16 @@ def inductor(
 
     Products (mm, addmm, bmm, baddbmm and what is made of them, such as nn.Linear) and convolutions, with what
     follows element by element, may be computed by a kernel that the log has. Inductor's benchmark times it
-    beside what Inductor makes, on arrays of Inductor's. It is called where it takes 3 % less time. All else
+    beside what Inductor makes, on arrays of Inductor's. It is called where it takes 10 % less time. All else
     stays as Inductor makes it. What is compiled inside a ``with``, or between ``on()`` and ``off()``, has the
     choices; torch compiles at the first call. torch keeps the code, and a new process takes it without runs
     and benchmarks; it needs autotune to be installed.
 
     ``db``: the log; None takes ``AUTOTUNE_DB``, else the user's own. ``tune``: seconds, or text such as
     "30s": for each part that the log has no kernel of, a run of that length comes first. None: no run;
-    Inductor makes such parts. ``threads``: those of the kernels; None takes ``torch.get_num_threads()``.
+    Inductor makes such parts. ``threads``: those of the kernels; None takes ``torch.get_num_threads()`` when
+    something is compiled. Of several that are on, the last one offers kernels. Where offering one fails, one
+    warning says so, and Inductor chooses alone.
 
     Inductor's interface for this is private to torch: it is tested with torch 2.13. Elsewhere one warning
     says that Inductor chooses alone.
@@ -169,9 +182,13 @@ def inductor(
     tune_s = duration(tune) if isinstance(tune, str) else tune
     if tune_s is not None and not tune_s > 0:
         raise ArgumentError(f"tune={tune!r} is no time above 0: give seconds, such as tune='30s', or None")
-    many = threads or min(torch.get_num_threads(), usable_cpus())
-    asked = Asked.of("cpu", many, db)
-    return InductorChoices(replace(asked, exactly=many), tune_s)
+
+    def asked() -> Asked:
+        many = threads or min(torch.get_num_threads(), usable_cpus())
+        return replace(Asked.of("cpu", many, db), exactly=many)
+
+    asked()  # which raises for what cannot be asked
+    return InductorChoices(asked, tune_s)
 
 
 def _pass_module() -> Any:

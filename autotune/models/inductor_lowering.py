@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -35,7 +36,8 @@ from schedules.strides import MemoryLayout
 
 log = logging.getLogger(__name__)
 
-ROUNDS = 3  # in which both are timed in turn
+ROUNDS = 9  # in which both are timed in turn
+ROUND_MS = 12  # of each of the two in a round
 CALLS = "from autotune.run.inductor_calls import kernel as autotune_kernel"
 # What is patched away while parts are compiled; these keep the values that the graph is compiled with.
 KEPT = ("max_autotune", "max_autotune_gemm", "max_autotune_gemm_backends")
@@ -60,6 +62,9 @@ class Choosing(Protocol):
     def no_python(self) -> None:
         """Code without Python is made, which calls no kernel."""
 
+    def failed(self, err: Exception) -> None:
+        """An error that is none of the user's, after which Inductor chooses alone."""
+
 
 def lowering_of(cluster: Cluster, choosing: Choosing) -> Callable[..., Any]:
     """What Inductor calls in place of an operator, with what it made and the inputs of a cluster."""
@@ -69,7 +74,10 @@ def lowering_of(cluster: Cluster, choosing: Choosing) -> Callable[..., Any]:
             return _chosen(cluster, choosing, theirs, inputs)
         except (AutotuneError, NoValidChoicesError) as err:
             choosing.left(cluster, str(err) or "Inductor could not time it")
-            return theirs
+        except Exception as err:  # a choice must not break the user's compilation
+            choosing.failed(err)
+            choosing.left(cluster, f"autotune failed: {type(err).__name__}: {err}")
+        return theirs
 
     return _as_lowering(autotune_choice)
 
@@ -183,7 +191,7 @@ class TimedPart(SubgraphChoiceCaller):
 
 
 class Duel:
-    """The two choices, timed in turn, so that a busy moment hits both."""
+    """The two choices, timed in turn in short rounds, so that a busy moment hits both."""
 
     def __init__(self, ours: TimedPart, alone: TimedPart) -> None:
         self.ours, self.alone = ours, alone
@@ -191,8 +199,8 @@ class Duel:
         self.found: dict[TimedPart, float] = {}
 
     def times(self, args: Sequence[Any]) -> dict[TimedPart, float]:
-        """Milliseconds of both by Inductor's benchmark, the best of some rounds. Infinite for a kernel whose
-        result is another."""
+        """Milliseconds of both by Inductor's benchmark. Inductor's are the least of all rounds, the kernel's
+        are these times the median of the rounds' ratios. Infinite for a kernel whose result is another."""
         if not self.found:
             mine, theirs = self.ours.function(args), self.alone.function(args)
             if not _agree(mine()[0], theirs()[0]):
@@ -200,10 +208,12 @@ class Duel:
                 self.found = {self.ours: float("inf"), self.alone: 0.0}
                 return self.found
             rounds = [
-                [benchmarker.benchmark(f, device="cpu", warmup=5, rep=30) for f in (mine, theirs)]
+                [benchmarker.benchmark(f, device="cpu", warmup=2, rep=ROUND_MS) for f in (mine, theirs)]
                 for _ in range(ROUNDS)
             ]
-            self.found = dict(zip((self.ours, self.alone), map(min, zip(*rounds, strict=True)), strict=True))
+            least = min(alone_ms for _, alone_ms in rounds)
+            ratio = statistics.median(ours_ms / alone_ms for ours_ms, alone_ms in rounds)
+            self.found = {self.ours: least * ratio, self.alone: least}
         return self.found
 
 

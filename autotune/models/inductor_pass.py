@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch._inductor import config
@@ -19,16 +19,24 @@ log = logging.getLogger(__name__)
 
 
 class ChoicePass(CustomGraphPass):
-    """Adds a choice behind each product and each convolution. ``name``: all on which the choice depends; code
-    that torch has kept under another name is not taken."""
+    """Adds a choice behind each product and each convolution. ``name()``: all on which the choice depends
+    now; code that torch has kept under another name is not taken."""
 
-    def __init__(self, choosing: Choosing, name: str) -> None:
+    def __init__(self, choosing: Choosing, name: Callable[[], str]) -> None:
         self.choosing, self.name = choosing, name
 
     def uuid(self) -> str:
-        return self.name
+        return self.name()
 
     def __call__(self, graph: Any) -> None:
+        if self is not [p for p in passes() if isinstance(p, ChoicePass)][-1]:
+            return  # of several that are on, the last one offers kernels
+        try:
+            self._add_choices(graph)
+        except Exception as err:  # a choice must not break the user's compilation
+            self.choosing.failed(err)
+
+    def _add_choices(self, graph: Any) -> None:
         if config.cpp_wrapper or getattr(V, "aot_compilation", False):
             self.choosing.no_python()
             return
@@ -45,14 +53,14 @@ class ChoicePass(CustomGraphPass):
 
     def _one_of(self, options: Sequence[Cluster]) -> Cluster | None:
         """The largest cluster that is one kernel."""
-        why = "it has no tensors of known sizes on the CPU"
+        why = ""
         for cluster in options:
-            if _is_plain(cluster):
-                try:
-                    task_of(cluster, *_orders(cluster))
-                    return cluster
-                except AutotuneError as err:
-                    why = str(err)
+            try:
+                _check_tensors(cluster)
+                task_of(cluster, *_orders(cluster))
+                return cluster
+            except AutotuneError as err:
+                why = str(err)
         self.choosing.left(options[-1], why)
         return None
 
@@ -68,15 +76,19 @@ def _orders(cluster: Cluster) -> tuple[list[Order], Order]:
     return orders[:-1], orders[-1]
 
 
-def _is_plain(cluster: Cluster) -> bool:
-    """Whether all that a cluster reads and makes is tensors of known sizes on the CPU."""
+def _check_tensors(cluster: Cluster) -> None:
+    """Raises ModelError unless all that a cluster reads and makes is tensors of known sizes on the CPU, with
+    elements. Floats of fewer than 32 bits are refused too: a kernel rounds them elsewhere than Inductor."""
     for node in (*cluster.inputs, *cluster.nodes):
         val = node.meta.get("val")
-        if not hasattr(val, "shape") or val.device.type != "cpu" or val.is_mkldnn or val.numel() == 0:
-            return False
+        if not hasattr(val, "shape") or val.device.type != "cpu" or val.is_mkldnn:
+            raise ModelError("it has what is no plain tensor on the CPU")
         if any(not isinstance(n, int) for n in (*val.shape, *val.stride())):
-            return False
-    return True
+            raise ModelError("its sizes vary")
+        if val.numel() == 0:
+            raise ModelError("it has a tensor without elements")
+        if val.is_floating_point() and val.element_size() < 4:
+            raise ModelError(f"it has {val.dtype}, whose rounding is Inductor's own")
 
 
 def passes() -> list[Any]:

@@ -205,3 +205,16 @@ class TestSwitch:
             with at.torch.inductor(**how):
                 names.add(passes()[0].uuid())
         assert len(names) == len(every)
+
+    @needs_tested
+    @pytest.mark.slow
+    @pytest.mark.usefixtures("two_cpus")
+    def test_threads_are_those_of_torch_when_it_compiles(self) -> None:
+        from autotune.models.inductor_pass import passes
+
+        with at.torch.inductor():
+            one = passes()[0].uuid()
+            torch.set_num_threads(2)
+            assert passes()[0].uuid() != one
+            torch.set_num_threads(1)
+            assert passes()[0].uuid() == one
