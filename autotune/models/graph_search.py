@@ -134,28 +134,40 @@ def kinds(asked: Iterable[AskedPlace]) -> list[tuple[AskedPlace, ...]]:
     return [tuple(x) for x in found.values()]
 
 
-def alternatives(
-    base: PreparedModel, refused: Callable[[AskedPlace], bool], until: float
-) -> list[Alternative]:
+@dataclass(frozen=True)
+class Looked:
+    """What was found in a program. ``seen``: of the ``kinds`` of its places, how many there was time for."""
+
+    found: tuple[Alternative, ...]
+    seen: int
+    kinds: int
+
+
+def alternatives(base: PreparedModel, refused: Callable[[AskedPlace], bool], until: float) -> Looked:
     """What could be decided the other way, one kind of places at a time, looked for until about ``until``
-    (`time.monotonic`). Of those that run the same tasks the first is kept; lazy rewrites are the last.
-    ``refused``: whether a place must stay as it is."""
+    (`time.monotonic`), one at least. Of those that run the same tasks the first is kept; lazy rewrites are
+    the last. ``refused``: whether a place must stay as it is."""
     from schedules.graph.optimize import MAY_LOSE
 
     found: list[Alternative] = []
-    for places in sorted(
-        kinds(a for a in base.asked if not refused(a)), key=lambda k: MAY_LOSE[k[0].rewrite].lazy
-    ):
-        if time.monotonic() > until:
-            break
-        try:
-            other = base.with_choices(base.choices.turned(places))
-        except AutotuneError:
-            continue  # that graph cannot be cut
-        one = _difference(places, base, other)
+    every = sorted(kinds(a for a in base.asked if not refused(a)), key=lambda k: MAY_LOSE[k[0].rewrite].lazy)
+    seen = 0
+    for places in every:
+        one = _turned(base, places)
+        seen += 1
         if one is not None and not any((one.usual, one.other) == (x.usual, x.other) for x in found):
             found.append(one)
-    return found
+        if time.monotonic() > until:
+            break
+    return Looked(tuple(found), seen, len(every))
+
+
+def _turned(base: PreparedModel, places: tuple[AskedPlace, ...]) -> Alternative | None:
+    """A graph with places decided the other way; None where that cannot be cut, or runs the same tasks."""
+    try:
+        return _difference(places, base, base.with_choices(base.choices.turned(places)))
+    except AutotuneError:
+        return None
 
 
 def _difference(
@@ -179,13 +191,22 @@ def _counted(ready: PreparedModel) -> tuple[Counter[str], dict[str, Workload]]:
     }
 
 
-def hopeful(found: Sequence[Alternative], least_s: Seconds, budget_s: float) -> list[Alternative]:
-    """The alternatives for which there is time, those first that may gain most: by the seconds that the
-    machine needs at least for each side. ``least_s``: these, None where nobody knows."""
+def hopeful(
+    found: Sequence[Alternative], least_s: Seconds, budget_s: float, known_s: Seconds = lambda _: None
+) -> list[Alternative]:
+    """The alternatives for which there is time, those first that may gain most: by ``known_s`` where both
+    sides have it; else by the seconds that the machine needs at least for each side, of which a rewrite keeps
+    what it promises. ``least_s``: these, None where nobody knows."""
+    from schedules.graph.optimize import MAY_LOSE
 
     def gain(one: Alternative) -> float:
+        usual, other = one.seconds(known_s)
+        if usual is not None and other is not None:
+            return usual - other
         usual, other = one.seconds(least_s)
-        return math.inf if usual is None or other is None else (1 + AT_STAKE) * usual - other
+        if usual is None or other is None:
+            return math.inf
+        return MAY_LOSE[one.places[0].rewrite].promise * (usual - other) + AT_STAKE * usual
 
     chosen: list[Alternative] = []
     tasks: set[str] = set()

@@ -56,30 +56,42 @@ SAME = 0.999
 @dataclass(frozen=True)
 class GraphSpace:
     """The programs of a model as they usually are rewritten, and of each what could be decided otherwise.
-    ``needed_s``: the budget of the model in which there is time for all that was found; None where there
-    is."""
+    ``needed_s``: the budget of the model in which there is time to look at all kinds of places, and to tune
+    what is found; None where there was."""
 
     bases: tuple[PreparedModel, ...]
     found: tuple[tuple[Alternative, ...], ...]
     needed_s: float | None = None
 
     @staticmethod
-    def of(bases: Sequence[PreparedModel], exact: bool, budget_s: float, target: Target | None) -> GraphSpace:
+    def of(
+        bases: Sequence[PreparedModel],
+        exact: bool,
+        budget_s: float,
+        target: Target | None,
+        known_s: Seconds = lambda _: None,
+    ) -> GraphSpace:
         """What there is time for in ``budget_s``. ``exact``: rewrites whose results are less exact are left
-        out. ``target``: of this machine; None: other machines measure, whose limits are not known here."""
+        out. ``target``: of this machine; None: other machines measure, whose limits are not known here.
+        ``known_s``: the seconds of tasks that a log has."""
         from schedules.graph.optimize import MAY_LOSE
 
         def refused(a: AskedPlace) -> bool:
             return exact and not MAY_LOSE[a.rewrite].exact
 
-        until = time.monotonic() + LOOKING * budget_s
-        each = [alternatives(base, refused, until) for base in bases]
+        began = time.monotonic()
+        looked = [alternatives(base, refused, began + LOOKING * budget_s) for base in bases]
+        looked_s = time.monotonic() - began
         limits: Seconds = (lambda _: None) if target is None else _Limits(target)
-        every = [one for found in each for one in found]
-        chosen = hopeful(every, limits, budget_s)
+        every = [one for x in looked for one in x.found]
+        chosen = hopeful(every, limits, budget_s, known_s)
         tasks = {digest for one in every for digest in one.workloads}
-        needed_s = math.ceil(len(tasks) * LEAST_S / SHARE) if len(chosen) < len(every) else None
-        taken = tuple(tuple(x for x in found if x in chosen) for found in each)
+        seen, kinds = (sum(n) for n in zip(*((x.seen, x.kinds) for x in looked)))
+        needed_s = None
+        if len(chosen) < len(every) or seen < kinds:  # what was not seen takes as long, and finds as much
+            whole_s = max(len(tasks) * LEAST_S, looked_s / LOOKING) * kinds / max(seen, 1)
+            needed_s = math.ceil(whole_s / SHARE)
+        taken = tuple(tuple(x for x in each.found if x in chosen) for each in looked)
         return GraphSpace(tuple(bases), taken, needed_s)
 
     @property
@@ -99,12 +111,9 @@ class GraphSpace:
         """The programs that are the fastest by the log, and of each what became of alternatives.
         ``faster``: as of `graph_search.decided`; ``most_bytes``: `ArenaLimits.most`."""
 
-        def seconds(workload: Workload) -> float | None:
-            return Known.of(workload, target, log).time_s
-
         pairs = zip(self.bases, self.found, strict=True)
-        limits = ArenaLimits.of(target, most_bytes)
-        each = [decided(base, found, seconds, faster, limits) for base, found in pairs]
+        limits, known_s = ArenaLimits.of(target, most_bytes), seconds_in(log, target)
+        each = [decided(base, found, known_s, faster, limits) for base, found in pairs]
         return [ready for ready, _ in each], [tried for _, tried in each]
 
 
@@ -161,7 +170,8 @@ class ComparedGraphs:
         """None where an earlier run had as much time."""
         if all(x is not None and x.looked_s >= SAME * self.part_s for x in self.before):
             return None
-        return GraphSpace.of(self.bases, self.exact, self.part_s, self.target if self.here else None)
+        here = self.target if self.here else None
+        return GraphSpace.of(self.bases, self.exact, self.part_s, here, seconds_in(self.log, self.target))
 
     @cached_property
     def tasks(self) -> list[SuiteTask]:
@@ -239,6 +249,11 @@ class _Limits:
         return self.known[workload.digest]
 
 
+def seconds_in(log: Log, target: Target) -> Seconds:
+    """The seconds of a task that a log has for a target."""
+    return lambda workload: Known.of(workload, target, log).time_s
+
+
 def confirmed(
     base: PreparedModel, chosen: PreparedModel, target: Target, log: Log, where: str
 ) -> tuple[PreparedModel, Mapping[str, float]]:
@@ -261,7 +276,7 @@ def confirmed(
 
 def running(base: PreparedModel, chosen: PreparedModel, target: Target, log: Log) -> PreparedModel:
     """The graph that was chosen, or the usual one where that alone has all its kernels."""
-    known, other = (total(one, lambda w: Known.of(w, target, log).time_s) for one in (base, chosen))
+    known, other = (total(one, seconds_in(log, target)) for one in (base, chosen))
     return base if other is None and known is not None else chosen
 
 
@@ -270,7 +285,7 @@ def _program(ready: PreparedModel, target: Target, log: Log, where: str) -> Prog
     weights = sum(v.nbytes for v in ready.graph.values.values())
     if 3 * weights > free_bytes():
         return None
-    return best_program(ready, ready.outline(lambda w: Known.of(w, target, log).time_s), target, where)
+    return best_program(ready, ready.outline(seconds_in(log, target)), target, where)
 
 
 def best_program(ready: PreparedModel, outline: Outline, target: Target, where: str) -> Program | None:

@@ -14,7 +14,7 @@ from schedules.graph.partition import window_products
 from schedules.graph.rewrite import RewritePlace, Take, may_lose
 
 
-@may_lose(usual=False, lazy=True)
+@may_lose(usual=False, lazy=True, promise=0.0)  # level in five blocks of a MobileNetV2, 0.95 to 1.06 times
 def fuse_windows(graph: Graph, take: Take) -> Graph:
     """The graph whose depthwise convolutions are computed by the kernels of the products that read them."""
     places = [

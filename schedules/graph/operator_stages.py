@@ -5,7 +5,8 @@ count: graphs drop them, and keep those of their inputs."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import permutations, product
 from typing import Any, NamedTuple
 
@@ -42,17 +43,19 @@ def readings(s: Stage, tensors: Mapping[str, Tensor]) -> tuple[Reading, ...]:
         return ()
     if any(is_open(n) for name in (*reads, s.name) for n in tensors[name].shape):
         return ()
-    root, own = _root(s), None
+    root, forms = _root(s), dict[tuple[str, ...], Any]()
     found = []
     for o in OPERATORS.values():
         if root not in _ROOTS.get(o.name, ()):
             continue
-        own = own or _form(s, {n: tensors[n].shape for n in reads})
         for names in _operands(o, reads):
+            dtypes = tuple(tensors[n].dtype for n in names)
+            if names not in forms:
+                forms[names] = _form(s, {n: tensors[n].shape for n in reads}, names)
             for kinds in product(*(kinds_of(tensors[n].shape) for n in names)):
-                kind = _made(o, kinds, s, names, tensors, own)
-                if kind is not None:
-                    found.append(Reading(o.name, names, kinds, kind))
+                made = _made(o.name, kinds, dtypes, names[0] == names[-1])
+                if made is not None and made.is_as(s, forms[names]):
+                    found.append(Reading(o.name, names, kinds, made.kind))
     return tuple(found)
 
 
@@ -83,30 +86,37 @@ def _operands(o: TermOperator, reads: list[str]) -> Iterator[tuple[str, ...]]:
         yield from permutations(reads, 2) if len(reads) == 2 else [(reads[0], reads[0])]
 
 
+@dataclass(frozen=True)
+class _MadeStage:
+    """What an operator makes of some kinds of operands: its kind, its dtype, and its form."""
+
+    kind: TensorKind
+    dtype: str
+    form: Any
+
+    def is_as(self, s: Stage, form: Any) -> bool:
+        """Whether a stage of this form is the same."""
+        out = s.outputs[0]
+        same = self.dtype == out.dtype and without_ones(self.kind.shape) == without_ones(out.shape)
+        return same and bool(self.form == form)
+
+
+@lru_cache(maxsize=4096)
 def _made(
-    o: TermOperator,
-    kinds: tuple[TensorKind, ...],
-    s: Stage,
-    names: tuple[str, ...],
-    tensors: Mapping[str, Tensor],
-    own: Any,
-) -> TensorKind | None:
-    """The kind of the result where the operator makes a stage of this form."""
+    operator: str, kinds: tuple[TensorKind, ...], dtypes: tuple[str, ...], same: bool
+) -> _MadeStage | None:
+    """What an operator makes; None where it is not defined. ``same``: whether all operands are one tensor.
+    Equal layers ask for equal ones."""
+    o, names = OPERATORS[operator], ("a",) * len(kinds) if same else ("a", "b")
+    if same and len({k.shape for k in kinds}) > 1:
+        return None  # one tensor cannot have two shapes
     try:
         kind = o.kind(Numbers(), *kinds)
-        if without_ones(kind.shape) != without_ones(s.outputs[0].shape):
-            return None
-        shaped = [Tensor(n, k.shape, tensors[n].dtype) for n, k in zip(names, kinds)]
-        if len({k.shape for n, k in zip(names, kinds) if n == names[0]}) > 1:
-            return None  # one tensor cannot have two shapes
-        made = stage_of(o, kinds, shaped, s.name)
+        made = stage_of(o, kinds, [Tensor(n, k.shape, d) for n, k, d in zip(names, kinds, dtypes)], "made")
     except (Undefined, WorkloadError):
         return None
-    same = (
-        made.outputs[0].dtype == s.outputs[0].dtype
-        and _form(made, {n: k.shape for n, k in zip(names, kinds)}) == own
-    )
-    return kind if same else None
+    form = _form(made, {n: k.shape for n, k in zip(names, kinds)}, names)
+    return _MadeStage(kind, made.outputs[0].dtype, form)
 
 
 def stage_of(o: TermOperator, kinds: tuple[TensorKind, ...], operands: list[Tensor], name: str) -> Stage:
@@ -147,9 +157,9 @@ def _root(s: Stage) -> tuple[str, str]:
     return s.reducer.operation(0) if s.reducer is not None else "", value
 
 
-def _form(s: Stage, shapes: Mapping[str, Shape]) -> Any:
+def _form(s: Stage, shapes: Mapping[str, Shape], names: tuple[str, ...]) -> Any:
     """A stage without its names, without sums of one term and dimensions of one element, operands that may be
-    swapped in one order. ``shapes``: of what it reads."""
+    swapped in one order. ``shapes``: of what it reads, ``names``: in order."""
 
     def ordered(e: Expr) -> Expr | None:
         if isinstance(e, Binary) and e.op in _SWAPPED:
@@ -158,7 +168,8 @@ def _form(s: Stage, shapes: Mapping[str, Shape]) -> Any:
         return None
 
     def long(x: Load) -> Expr:
-        return replace(x, indices=tuple(i for i, n in zip(x.indices, shapes[x.buffer]) if n != 1))
+        indices = tuple(i for i, n in zip(x.indices, shapes[x.buffer]) if n != 1)
+        return replace(x, buffer=str(names.index(x.buffer)), indices=indices)
 
     single = {a.var: E.Const(0) for a in (*s.axes, *s.reduce_axes) if a.extent == 1}
     summed = tuple(a for a in s.reduce_axes if a.extent > 1)

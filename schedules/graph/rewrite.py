@@ -39,12 +39,15 @@ class Rewrite:
     on. It asks once for each place, and its docstring says what it does. ``usual``: whether it is applied
     where nothing was measured. ``exact``: whether the results are as exact as before; otherwise a user can
     refuse it, whatever was measured. ``lazy``: no place is usual, and looking for them takes time: it is left
-    out where no choice names one of its places, unless a search looks for them (`Choices.concern`)."""
+    out where no choice names one of its places, unless a search looks for them (`Choices.concern`).
+    ``promise``: the share that was saved where it was measured, of what the machine's limit would save. A
+    search tries first what may save most."""
 
     run: Callable[[Graph, Take], Graph]
     usual: bool = True
     exact: bool = True
     lazy: bool = False
+    promise: float = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "__name__", self.run.__name__)
@@ -65,10 +68,10 @@ class Rewrite:
 
 
 def may_lose(
-    *, usual: bool = True, exact: bool = True, lazy: bool = False
+    *, usual: bool = True, exact: bool = True, lazy: bool = False, promise: float = 1.0
 ) -> Callable[[Callable[[Graph, Take], Graph]], Rewrite]:
     """A decorator: a function is a `Rewrite` of that kind."""
-    return lambda run: Rewrite(run, usual, exact, lazy)
+    return lambda run: Rewrite(run, usual, exact, lazy, promise)
 
 
 @dataclass(frozen=True)

@@ -122,6 +122,15 @@ class _Reader:
             self._read[name] = () if stage is None else readings(stage, self.graph.dag.tensors)
         return self._read[name]
 
+    @cached_property
+    def _by_operator(self) -> Mapping[str, Sequence[str]]:
+        """The stages that are each operator, in their order."""
+        found: dict[str, dict[str, None]] = {}
+        for name in self.stages:
+            for r in self.readings(name):
+                found.setdefault(r.operator, {})[name] = None
+        return {operator: tuple(names) for operator, names in found.items()}
+
     def every(
         self,
         pattern: GraphTerm,
@@ -132,7 +141,7 @@ class _Reader:
     ) -> Iterator[tuple[tuple[str, ...], Bound]]:
         """(stages, leaves) of every place of a pattern. ``only``: of these stages together. ``roots``: of one
         of these stages. ``pairs``: also of two stages that nobody joins."""
-        for name in self.stages:
+        for name in self.stages if only or roots is not None else self._by_operator.get(pattern.head, ()):
             if (only is None or only == (name,)) and (roots is None or name in roots):
                 for bound in self._matches(pattern, name, None, {}):
                     if any(_fits(s, bound) for s in forms):
@@ -150,10 +159,10 @@ class _Reader:
             return
         place = {name: n for n, name in enumerate(self.stages)}
         second: dict[Any, list[tuple[str, Bound]]] = {}
-        for name in self.stages:
+        for name in self._by_operator.get(pattern.args[1].head, ()):
             for bound in self._matches(pattern.args[1], name, None, {}):
                 second.setdefault(tuple(bound[x] for x in shared), []).append((name, bound))
-        for name in self.stages:
+        for name in self._by_operator.get(pattern.args[0].head, ()):
             for bound in self._matches(pattern.args[0], name, None, {}):
                 for other, more in second.get(tuple(bound[x] for x in shared), ()):
                     both = {**bound, **more}

@@ -5,12 +5,14 @@ maximum is an atom of a monomial, known by the set of its polynomials: what they
 maxima of maxima are one. That proves more, but not all: two equal maxima may differ in form.
 
 `RECORDED` keeps the operations instead. Where its forms are equal, an element is made by the same operations
-of the same elements, and no rounding differs but by the order of one sum.
+of the same elements, and no rounding differs but by the order of one sum. A sum of products does not round
+these. One that a stage of its own stores is rounded, and may overflow: that is another operation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import reduce
 from math import gcd
 from typing import Any
@@ -161,16 +163,26 @@ def _recorded_total(row: list[Any]) -> Any:
     return row[0] if len(row) == 1 else ("+", *sorted(row, key=repr))
 
 
+def _recorded_product(op: str) -> Callable[[Any, Any], Any]:
+    return lambda a, b: (op, *sorted((a, b), key=repr))
+
+
+def _recorded_dot(row: list[Any]) -> Any:
+    """A sum of products. One alone is rounded as a sum is."""
+    return ("*", *row[0][1:]) if len(row) == 1 else _recorded_total(row)
+
+
 def _recorded_top(a: Any, b: Any) -> Any:
     every = {y for x in (a, b) for y in (x[1:] if x[0] == "max" else (x,))}
     return a if len(every) == 1 else ("max", *sorted(every, key=repr))
 
 
-RECORDED = _arithmetic(
+_PLAIN = _arithmetic(
     lambda a, b: _recorded_total([a, b]),
-    lambda a, b: ("*", *sorted((a, b), key=repr)),
+    _recorded_product("*"),
     _recorded_top,
     _recorded_total,
     ("0",),
     ("1",),
 )
+RECORDED = replace(_PLAIN, dot=_dot(_recorded_product("unrounded *"), _recorded_dot))

@@ -37,11 +37,13 @@ from schedules.substitutions.terms import GraphTerm, nodes
 Array = NDArray[Any]
 PROOFS = ("operations", "polynomials", "tests")
 MOST_ELEMENTS = 160  # of a leaf in normal forms
+MOST_DRAWS = 4000  # of sizes, until both sides are defined
 # Draws of shapes: for normal forms, for exact fractions, for those where no form is a proof, for the
 # evaluator.
 FORMS, TESTS, HARD_TESTS, RUNS = 3, 12, 1000, 2
 DTYPES = ("float32", "float64", "int32")
-EXTREMES = (0.0, -0.0, 1e30, -1e30, float("inf"), float("-inf"), float("nan"), 1.0)
+# Their products overflow float32. Sums of them are exact, so that the order of a sum is free.
+EXTREMES = (0.0, -0.0, 2.0**100, -(2.0**100), float("inf"), float("-inf"), float("nan"))
 
 
 class SubstitutionRefused(ValueError):
@@ -96,14 +98,14 @@ def _check_kinds(s: Substitution) -> None:
 def _drawn(
     s: Substitution, rng: np.random.Generator, count: int, most: int, elements: int = 4096
 ) -> Iterator[dict[str, int]]:
-    """Sizes of the symbols for which both sides are defined: all equal at first, then at random. The largest
-    extents are drawn first where they are few enough."""
+    """Sizes of the symbols for which both sides are defined: all 2, then all ``most``, then at random. So
+    sums and maxima have three terms at least once: forms of two may be equal by chance."""
     symbols = sorted({x for _, k in s.leaves for e in k.shape for x, _ in e.parts})
     found = 0
-    for n in range(200 + 2 * count):
-        if found == count:
+    for n in range(MOST_DRAWS):
+        if found == count or (found and n >= 200 + 2 * count):
             return
-        sizes = {x: 2 if n == 0 else int(rng.integers(1, most + 1)) for x in symbols}
+        sizes = {x: (2, most)[n] if n < 2 else int(rng.integers(1, most + 1)) for x in symbols}
         kinds = {leaf: TensorKind(k.name, tuple(e.at(sizes) for e in k.shape)) for leaf, k in s.leaves}
         if any(x < 1 for k in kinds.values() for x in k.shape):
             continue

@@ -7,8 +7,8 @@ tries seeds, and prints what was tried and what is wrong."""
 
 from __future__ import annotations
 
+import math
 import sys
-import time
 import traceback
 import warnings
 from collections import Counter
@@ -406,7 +406,7 @@ def searched(graph: Graph, rng: Random) -> str:
     base = prepared(model_of(graph))
     if ModelKey.of(graph) is None:
         return "the log has no key for it"
-    found = alternatives(base, lambda a: False, time.monotonic() + 1e3)
+    found = alternatives(base, lambda a: False, math.inf).found
     for _ in range(2):
         seconds: dict[str, float | None] = {}
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from graph_meaning import evaluate
 from model_cases import model_of
+from one_rewrite import looks_for
 
 import autotune as at
 from autotune.models.model import Model
@@ -42,7 +43,10 @@ def seconds_in_turns(nets: list[at.Module], x: np.ndarray, rounds: int = 31) -> 
 
 
 @pytest.mark.slow
-def test_a_model_that_loses_by_rewrites_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_model_that_loses_by_rewrites_is_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks_for(monkeypatch, "stack_unequal")
     graph, db = refined(), tmp_path / "t.db"
     model: Model = model_of(graph)
     found = at.tune_model(model, threads=1, budget_s=50.0, db=db, progress=None)

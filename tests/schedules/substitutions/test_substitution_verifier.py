@@ -31,6 +31,9 @@ TRUE = [
     ("product(product(a, b), u)", "product(a, product(b, u))", "polynomials"),
     ("mul(product(a, b), r)", "product(a, mul(b, r))", "polynomials"),
     ("sum0(product(a, b))", "product(sum0(a), b)", "polynomials"),
+    ("product(a, transpose(r))", "sum1(mul(a, r))", "polynomials"),  # a stored product may overflow
+    ("sum0(join0(a, b))", "sum0(join0(b, a))", "operations"),
+    ("add(largest0(a), largest0(a))", "largest0(add(a, a))", "tests"),
     ("transpose(product(a, b))", "product(transpose(b), transpose(a))", "operations"),
     ("first0(join0(a, b))", "a", "operations"),
     ("join0(first0(a), second0(a))", "a", "operations"),
