@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from autotune.backends.building.from_trace import build_object
+from autotune.backends.building.object_cache import ObjectCache
 from autotune.backends.peaks import scheduled_loop
 from autotune.backends.peaks.cpu_peaks import STEPS
 from autotune.backends.peaks.instruction_peaks import InstructionLoop, InstructionLoops, _schedule
@@ -77,5 +78,5 @@ def test_a_loop_is_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 def test_what_cannot_be_loaded_is_compiled_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(scheduled_loop.ObjectCache, "get", lambda self, key: b"no object")
+    monkeypatch.setattr(ObjectCache, "get", lambda self, key: b"no object")
     assert InstructionLoop(INSTRUCTIONS["vpdpbusd"], detect(threads=1)).rate(1) > 0

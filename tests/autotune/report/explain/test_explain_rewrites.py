@@ -35,7 +35,7 @@ def queries_keys_and_values() -> Graph:
 def block_of_three() -> Graph:
     """3 x 3 beside 1 x 1 beside the image itself."""
     b = cases.Builder()
-    x = cases.relu(b.input("x", 1, 3, 6, 6))
+    x = b.input("x", 1, 3, 6, 6)
     y, z = cases.conv(b, x, 3, 3, 1, 1, "c3"), cases.conv(b, x, 3, 1, name="c1")
     return b.graph(cases.relu(cases.add(cases.add(y, z), x)))
 
