@@ -92,7 +92,7 @@ def test_both_sizes_are_told() -> None:
     other = base.with_choices(base.choices.turned(one.places))
     assert one.arenas == (arena_bytes(base), arena_bytes(other)) and one.arenas[0] > 0
     told = ToldTry("a", 1e-3, 2e-3, False, (1000, 2500))
-    assert "arena 1 KB and 2.5 KB" in str(told)
+    assert "arena 2.5 KB (without: 1 KB)" in str(told)
     assert "arena" not in str(replace(told, arenas=(5, 5)))
     for wrong in ([1], [1, -1], [True, 1], "12", [1.0, 2], [1, 10**30]):
         read: Any = ToldTry.from_json({"what": "a", "arenas": wrong})
