@@ -136,7 +136,7 @@ def best_first(targets: Sequence[Target]) -> tuple[int, ...]:
 def is_x86(target: Target) -> bool:
     """Whether a target is of x86-64; else it is of AArch64. Raises `ArgumentError` for any other."""
     machine = target.triple.partition("-")[0]
-    if target.kind != "cpu" or machine not in ("x86_64", "aarch64"):
+    if target.grid or machine not in ("x86_64", "aarch64"):
         raise ArgumentError(
             f"target {target.kind} {target.arch} is of {machine or 'no known family'}: code that is chosen "
             "when it is loaded is for x86_64 or aarch64; leave it out"
