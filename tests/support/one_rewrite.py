@@ -18,4 +18,4 @@ def looks_for(monkeypatch: pytest.MonkeyPatch, rewrite: str) -> None:
         return alternatives(base, lambda a: refused(a) or a.rewrite != rewrite, math.inf)
 
     monkeypatch.setattr(graph_tuning, "alternatives", found)
-    monkeypatch.setattr(graph_tuning, "hopeful", lambda found, least_s, budget_s: list(found))
+    monkeypatch.setattr(graph_tuning, "hopeful", lambda found, *others: list(found))
