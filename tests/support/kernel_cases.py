@@ -6,6 +6,8 @@ from functools import cache
 
 import numpy as np
 
+import autotune as at
+from autotune import te
 from autotune.backends import parse
 from autotune.codegen.llvm.compile import LoadedObject, compile_module, host_arch, load_object
 from autotune.codegen.runtime.entry import entry
@@ -18,6 +20,16 @@ from schedules.model import Target, Workload
 from schedules.space import derive
 from schedules.te.compute_dag import Axis, ComputeDAG, Stage, Tensor
 
+M, N, K = 24, 20, 9  # of `product`
+# The end of a program that has a function `call`: it is called before a fork, in the child, and after it.
+AROUND_A_FORK = """call()
+child = os.fork()
+if child == 0:
+    call()
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+call()
+"""
 LLVM_TYPES = {
     "float16": "half", "float32": "float", "float64": "double",
     "int8": "i8", "uint8": "i8", "int32": "i32", "int64": "i64",
@@ -205,3 +217,14 @@ def that_packs() -> Kernel:
         if kernel.packed == {1}:
             return kernel
     raise AssertionError("no sketch packs")
+
+
+def product(threads: int = 1) -> at.Kernel:
+    """With scratch memory, and a parallel loop."""
+    a, b = te.placeholder((M, K), "float32", "a"), te.placeholder((K, N), "float32", "b")
+    r = te.reduce_axis(K, "r")
+    c = te.compute((M, N), lambda i, j: te.sum(a[i, r] * b[r, j], axis=r), "c")
+    d = te.compute((M, N), lambda i, j: c[N - 1 - j, j] + c[i, j], "d")
+    s = at.Schedule([a, b, d])
+    s.parallel("d_i")
+    return at.build(s, threads=threads)

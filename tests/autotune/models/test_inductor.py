@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from inductor_cases import apart as apart
+from inductor_cases import needs_tested
 from torch_cases import F, torch
 
 import autotune as at
 from autotune.errors import ArgumentError, ModelError
-from autotune.models import inductor
 from autotune.models.inductor_clusters import clusters
 from autotune.models.inductor_kernels import order_of, task_of
 from schedules import te
 
 fx_experimental = pytest.importorskip("torch.fx.experimental.proxy_tensor")
-TESTED = str(torch.__version__).startswith(tuple(f"{v}." for v in inductor.TESTED))
-needs_tested = pytest.mark.skipif(not TESTED, reason=f"this torch is none of {inductor.TESTED}")
-
-
-@pytest.fixture(autouse=True)
-def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A log and caches of the test's own, and one thread."""
-    monkeypatch.setenv("AUTOTUNE_DB", str(tmp_path / "log.db"))
-    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
-    torch.set_num_threads(threads)
 
 
 def traced(f: Callable[..., Any], *inputs: Any) -> Any:

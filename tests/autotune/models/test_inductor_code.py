@@ -8,11 +8,13 @@ import pickle
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from inductor_cases import apart as apart
+from inductor_cases import needs_tested
 from torch_cases import F, torch
 
 import autotune as at
@@ -23,27 +25,12 @@ from autotune.targets import detect
 from schedules import te
 
 nn = torch.nn
-TESTED = str(torch.__version__).startswith(tuple(f"{v}." for v in inductor.TESTED))
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore"),  # torch warns of its own ways
-    pytest.mark.skipif(not TESTED, reason=f"this torch is none of {inductor.TESTED}"),
+    needs_tested,
 ]
 ALWAYS, NEVER = -1e9, 1.0  # shares that a kernel must save
-
-
-@pytest.fixture(autouse=True)
-def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A log and caches of the test's own, and one thread."""
-    monkeypatch.setenv("AUTOTUNE_DB", str(tmp_path / "log.db"))
-    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from children import python_path
-from kernel_cases import add_kernel, that_packs
+from kernel_cases import AROUND_A_FORK, K, M, N, add_kernel, product, that_packs
 from needs import imported, missing
 
 import autotune as at
@@ -28,7 +28,6 @@ from autotune.run.kernels import default_kernel
 from autotune.run.workloads import as_workload
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "addresses.md"
-M, N, K = 24, 20, 9
 
 
 def called(kernel: at.Kernel, *given: Any) -> int:
@@ -40,17 +39,6 @@ def called(kernel: at.Kernel, *given: Any) -> int:
 
 def whole(*shape: int, dtype: str = "float32", seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(-4, 5, shape).astype(dtype)
-
-
-def product(threads: int = 1) -> at.Kernel:
-    """With scratch memory, and a parallel loop."""
-    a, b = te.placeholder((M, K), "float32", "a"), te.placeholder((K, N), "float32", "b")
-    r = te.reduce_axis(K, "r")
-    c = te.compute((M, N), lambda i, j: te.sum(a[i, r] * b[r, j], axis=r), "c")
-    d = te.compute((M, N), lambda i, j: c[N - 1 - j, j] + c[i, j], "d")
-    s = at.Schedule([a, b, d])
-    s.parallel("d_i")
-    return at.build(s, threads=threads)
 
 
 @pytest.mark.usefixtures("two_cpus")
@@ -187,7 +175,7 @@ def test_a_kernel_of_a_device_has_none() -> None:
             ask()
 
 
-AFTER_A_FORK = """
+AFTER_A_FORK = f"""
 import ctypes, os
 import numpy as np
 import autotune as at
@@ -200,14 +188,7 @@ a, out = np.ones(64, "f4"), np.zeros(64, "f4")
 def call():
     out[...] = 0
     assert f(a.ctypes.data, out.ctypes.data) == 0 and (out == 2).all()
-call()
-child = os.fork()
-if child == 0:
-    call()
-    os._exit(7)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-call()
-"""
+{AROUND_A_FORK}"""
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from children import python_path
 from cli_runner import run
-from kernel_cases import add_kernel, that_packs
+from kernel_cases import AROUND_A_FORK, K, M, N, add_kernel, product, that_packs
 
 import autotune as at
 from autotune import te
@@ -29,18 +29,6 @@ pytestmark = pytest.mark.usefixtures("two_cpus")
 if cxx.command() is None:
     needs.missing("c++")
 COMPILER = cxx.command(("cc", "gcc", "clang"), "cc")
-M, N, K = 24, 20, 9
-
-
-def matmul(threads: int = 1) -> at.Kernel:
-    """Scheduled by hand, with scratch memory and a parallel loop."""
-    a, b = te.placeholder((M, K), "float32", "a"), te.placeholder((K, N), "float32", "b")
-    r = te.reduce_axis(K, "r")
-    c = te.compute((M, N), lambda i, j: te.sum(a[i, r] * b[r, j], axis=r), "c")
-    d = te.compute((M, N), lambda i, j: c[N - 1 - j, j] + c[i, j], "d")
-    s = at.Schedule([a, b, d])
-    s.parallel("d_i")
-    return at.build(s, threads=threads)
 
 
 def arrays(kernel: at.Kernel):
@@ -78,7 +66,7 @@ def test_the_example_of_20_lines_runs(tmp_path) -> None:
 
 
 def test_the_library_agrees_with_the_kernel(tmp_path) -> None:
-    kernel = matmul(2)
+    kernel = product(2)
     assert kernel._loaded.scratch_bytes
     library = ctypes.CDLL(at.export(kernel, tmp_path, "m").library)
     ins, (out,) = arrays(kernel)
@@ -99,7 +87,7 @@ def test_the_library_agrees_with_the_kernel(tmp_path) -> None:
         assert not hasattr(library, hidden)
 
 
-AFTER_A_FORK = """
+AFTER_A_FORK = f"""
 import ctypes, os, sys
 import numpy as np
 library = ctypes.CDLL(sys.argv[1])
@@ -109,20 +97,13 @@ def call():
     for _ in range(9):
         assert library.m_run(*[ctypes.c_void_p(x.ctypes.data) for x in (a, b, d)]) == 0
     assert (d == 18).all()
-call()
-child = os.fork()
-if child == 0:
-    call()
-    os._exit(7)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-call()
-assert "autotune" not in sys.modules
+{AROUND_A_FORK}assert "autotune" not in sys.modules
 print("well")
 """
 
 
 def test_it_runs_without_autotune_and_after_a_fork(tmp_path) -> None:
-    path = at.export(matmul(2), tmp_path, "m").library
+    path = at.export(product(2), tmp_path, "m").library
     command = [sys.executable, "-W", "ignore", "-c", AFTER_A_FORK, str(path)]
     env = {**os.environ, "PYTHONPATH": python_path(__file__)}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
@@ -159,7 +140,7 @@ def test_weights_are_packed_by_functions_of_their_own(tmp_path) -> None:
 
 
 def test_the_contract_says_what_a_caller_must_know(tmp_path) -> None:
-    kernel = matmul()
+    kernel = product()
     contract = json.loads(at.export(kernel, tmp_path).contract.read_text())
     assert contract["function"] == "custom_run" and contract["library"] == "custom.so"
     assert [(x["name"], x["role"], x["shape"], x["dtype"]) for x in contract["arguments"]] == [
@@ -174,7 +155,7 @@ def test_the_contract_says_what_a_caller_must_know(tmp_path) -> None:
 
 
 def test_the_header_is_for_c_plus_plus_too(tmp_path) -> None:
-    header = at.export(matmul(), tmp_path).header
+    header = at.export(product(), tmp_path).header
     source = tmp_path / "includes.cpp"
     twice = f'#include "{header.name}"\n' * 2
     source.write_text(f"{twice}int (*f)(void) = custom_runnable;\n")
@@ -183,7 +164,7 @@ def test_the_header_is_for_c_plus_plus_too(tmp_path) -> None:
 
 
 def test_a_library_in_use_is_replaced_whole(tmp_path) -> None:
-    kernel = matmul()
+    kernel = product()
     library = ctypes.CDLL(at.export(kernel, tmp_path, "m").library)
     ins, (out,) = arrays(kernel)
     at.export(kernel, tmp_path, "m")
@@ -194,8 +175,8 @@ def test_a_library_in_use_is_replaced_whole(tmp_path) -> None:
 
 REFUSED = {
     "not a kernel": (lambda to: at.export("matmul", to), "takes a kernel, as at.load gives it, not a str"),
-    "name": (lambda to: at.export(matmul(), to, "2 b"), "'2 b' is no identifier of C: .* such as 'custom'"),
-    "word of C": (lambda to: at.export(matmul(), to, "double"), "'double' is no identifier of C"),
+    "name": (lambda to: at.export(product(), to, "2 b"), "'2 b' is no identifier of C: .* such as 'custom'"),
+    "word of C": (lambda to: at.export(product(), to, "double"), "'double' is no identifier of C"),
     "no schedule": (lambda to: at.export(add_kernel(), to), "schedule of this kernel of add is not known"),
 }  # fmt: skip
 
@@ -211,18 +192,18 @@ def test_what_cannot_be_exported_is_refused(case, tmp_path) -> None:
 def test_a_missing_linker_is_explained(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(cxx, "command", lambda *names: None)
     with pytest.raises(at.CompileError, match="needs a linker.*install gcc, or pip install .*emulator"):
-        at.export(matmul(), tmp_path)
+        at.export(product(), tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_directory_that_cannot_be_made_is_named(tmp_path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(at.ArgumentError, match=r"cannot be exported to \S*/file/to: Not a directory; choose"):
-        at.export(matmul(), tmp_path / "file" / "to")
+        at.export(product(), tmp_path / "file" / "to")
 
 
 def test_kernels_of_gpus_are_refused() -> None:
-    kernel = matmul()
+    kernel = product()
     with pytest.raises(at.CompileError, match="a kernel for cuda is no function of C.*compile_for"):
         named("cuda").shared_library(kernel.workload.dag, [], {}, "x.so")
 
