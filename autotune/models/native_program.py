@@ -84,12 +84,10 @@ class _Numbers:
 
 @dataclass(frozen=True)
 class WrittenProgram:
-    """``tables``: of a program, whose steps call functions that are named here: ``kernels``: {number of a
-    task: function}. ``functions``: {function: the program that computes numbers of the call}. ``numbers``:
-    how many. ``memory_bytes``: of what lies between steps, scratch, and arrays with room."""
+    """``tables``: of a program. ``functions``: {function: the program that computes numbers of the call}.
+    ``numbers``: how many. ``memory_bytes``: of what lies between steps, scratch, and arrays with room."""
 
     tables: NativeProgram
-    kernels: Mapping[int, str]
     functions: Mapping[str, LoweredFunc]
     numbers: int
     memory_bytes: int
@@ -147,7 +145,7 @@ class ProgramWriter:
             tuple(self._copies()),
             self.layout.scratch_at,
         )
-        return WrittenProgram(tables, self.kernels, functions, len(numbers.expressions), self.end)
+        return WrittenProgram(tables, functions, len(numbers.expressions), self.end)
 
     # -- places ------------------------------------------------------------------------------
 
