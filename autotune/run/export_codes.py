@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autotune import backends
-from autotune.backends.building.from_trace import check_legal, programs
+from autotune.backends.building.from_trace import programs
 from autotune.backends.building.shared_library import CodeOf
 from autotune.codegen.runtime.entry import layout_of
 from autotune.errors import ArgumentError
@@ -113,7 +113,6 @@ def _chosen(kernel: Kernel, name: str, goal: Target, where: str) -> ChosenCode:
 
     def use(hit: Hit) -> ChosenCode:
         trace = to_named(workload, hit.record.trace)
-        check_legal(workload.dag, trace, askable(hit.target))
         return _code(kernel, name, hit.target, trace, "log", hit.time_s, hit.record.uid)
 
     found, _ = first(use, lookup.top(where, workload.digest, alike, goal.threads, OTHERS))
@@ -142,6 +141,7 @@ def _code(
     time_s: float | None = None,
     record_id: str | None = None,
 ) -> ChosenCode:
+    """Raises ScheduleError for a trace that is not legal."""
     target = askable(target)
     _, packing = programs(kernel.workload.dag, trace, target)
     names = [t.name for t in kernel.workload.dag.inputs]
