@@ -29,7 +29,7 @@ from autotune.models.export_weights import (
     read_weights,
     stored_weights,
 )
-from autotune.models.native_program import Bases, WrittenProgram, written_program
+from autotune.models.native_program import Bases, ProgramWriter, WrittenProgram
 from autotune.models.outline import nbytes
 from autotune.models.places import up
 from autotune.models.program import Program
@@ -164,7 +164,8 @@ def _model(
     for number, p in enumerate(code.programs):
         sizes = module.own[number].sizes if number < len(module.own) else {}
         functions = {i: code.code(k).main.symbol for i, k in enumerate(p.kernels)}
-        made = written_program(p, bases, f"at_{code.prefix}_p{number}", sizes, read.at, functions)
+        prefix = f"at_{code.prefix}_p{number}"
+        made = ProgramWriter(p, bases, prefix, sizes, read.at, functions).written()
         objects += [function_code(f, code.target, s).code for s, f in made.functions.items()]
         written.append(made)
     states_at = up(max(w.memory_bytes for w in written), ALIGNMENT)

@@ -10,7 +10,7 @@ from typing import Any
 from autotune import backends
 from autotune.backends.building.model_library import FunctionCode, KernelCode
 from autotune.codegen.runtime.by_cpu import suffixed
-from autotune.codegen.runtime.entry import layout_of
+from autotune.codegen.runtime.entry import nbytes_of
 from autotune.models.host_memory import HostMemory
 from autotune.models.outline import nbytes
 from autotune.models.program import Program
@@ -18,7 +18,6 @@ from autotune.models.weights import Use, uses
 from autotune.run.export_codes import ChosenCode, chosen_codes
 from autotune.run.kernel import Kernel
 from autotune.run.warned import warn
-from schedules.dtypes import DTYPES
 from schedules.model import Target, Trace, Workload
 
 
@@ -132,9 +131,8 @@ def _packed(
     if not use.packed:
         return nbytes(p.outline.tensors[use.weight]), ""
     kernel = kernels[use.task]
-    b = kernel.chosen.packed[use.argument]
     symbol = functions[key(kernel)].packing[use.argument].symbol
-    return layout_of(b).span * DTYPES[b.dtype].itemsize, symbol
+    return nbytes_of(kernel.chosen.packed[use.argument]), symbol
 
 
 def _compile(

@@ -77,17 +77,20 @@ def _kernels(program: Program, tuned_s: Sequence[float | None]) -> list[dict[str
     found = []
     for i, (k, s) in enumerate(zip(program.kernels, tuned_s, strict=True)):
         chosen: ChosenCode | None = getattr(k, "chosen", None)
-        trace = k.trace if chosen is None else chosen.trace
+        if chosen is None:
+            schedule_from, tuned, record_id = k.chosen_by, s, getattr(k.record, "uid", None)
+        else:
+            schedule_from, tuned, record_id = chosen.chosen_by, chosen.time_s, chosen.record_id
         found.append(
             {
                 "workload": k.workload.digest,
                 "calls": program.outline.count(i),
                 "nodes": list(program.outline.nodes(i)),
                 "threads": k.target.threads,
-                "schedule_from": k.chosen_by if chosen is None else chosen.chosen_by,
-                "tuned_s": s if chosen is None else chosen.time_s,
-                "record_id": getattr(k.record, "uid", None) if chosen is None else chosen.record_id,
-                "schedule": None if trace is None else json.loads(trace.to_json()),
+                "schedule_from": schedule_from,
+                "tuned_s": tuned,
+                "record_id": record_id,
+                "schedule": None if k.trace is None else json.loads(k.trace.to_json()),
             }
         )
     return found

@@ -22,8 +22,10 @@ from autotune.run.export_text import (
     given,
     identifiers,
     period,
+    pointer,
     shown,
     summed,
+    taken,
 )
 from schedules.expr import show
 from schedules.ir.nest import tensor_buffer
@@ -71,7 +73,7 @@ def call_of(ol: Outline) -> ExportedCall:
 
 def wrapper(name: str, call: ExportedCall) -> str:
     """The text of the functions of ``name`` that depend on a call."""
-    arrays = [f"{'' if a.written else 'const '}{c_type(a)} *a{i}" for i, a in enumerate(call.arguments)]
+    arrays = [pointer(a.dtype, a.written, f"a{i}") for i, a in enumerate(call.arguments)]
     takes = ", ".join(
         [f"struct {name}_instance *x", *arrays, *(f"int64_t n{i}" for i in range(len(call.sizes)))]
     )
@@ -162,8 +164,7 @@ def _shapes(call: ExportedCall) -> str:
 
 
 def _declared(name: str, call: ExportedCall) -> str:
-    arrays = (f"{'' if a.written else 'const '}{c_type(a)} *{a.word}" for a in call.arguments)
-    takes = [f"{name}_instance *instance", *arrays, *(f"int64_t {s.word}" for s in call.sizes)]
+    takes = [f"{name}_instance *instance", *taken(call.arguments, call.sizes)]
     return f"int {name}_run({', '.join(takes)});"
 
 

@@ -84,48 +84,35 @@ class _Numbers:
 
 @dataclass(frozen=True)
 class WrittenProgram:
-    """``tables``: of a program, whose steps call functions that are named here: ``kernels``: {number of a
-    task: function}. ``functions``: {function: the program that computes numbers of the call}. ``numbers``:
-    how many. ``memory_bytes``: of what lies between steps, scratch, and arrays with room."""
+    """``tables``: of a program. ``functions``: {function: the program that computes numbers of the call}.
+    ``numbers``: how many. ``memory_bytes``: of what lies between steps, scratch, and arrays with room."""
 
     tables: NativeProgram
-    kernels: Mapping[int, str]
     functions: Mapping[str, LoweredFunc]
     numbers: int
     memory_bytes: int
 
 
-def written_program(
-    program: Program,
-    bases: Bases,
-    prefix: str,
-    sizes: Mapping[str, int],
-    weight_at: Mapping[int, int],
-    kernels: Mapping[int, str],
-) -> WrittenProgram:
-    """``prefix``: of the functions that it needs. ``sizes``: that it is for alone. ``weight_at``: where the
-    weights begin, by the `id` of what the program keeps. ``kernels``: function of the kernel of each task.
-    Raises `ModelError` for what only Python runs."""
-    return _Writer(program, bases, prefix, sizes, weight_at, kernels).written()
+@dataclass
+class ProgramWriter:
+    """Writes a ``program``. ``prefix``: of the functions that it needs. ``sizes``: that it is for alone.
+    ``weight_at``: where the weights begin, by the `id` of what the program keeps. ``kernels``: function of
+    the kernel of each task."""
 
+    program: Program
+    bases: Bases
+    prefix: str
+    sizes: Mapping[str, int]
+    weight_at: Mapping[int, int]
+    kernels: Mapping[int, str]
 
-class _Writer:
-    def __init__(
-        self,
-        program: Program,
-        bases: Bases,
-        prefix: str,
-        sizes: Mapping[str, int],
-        weight_at: Mapping[int, int],
-        kernels: Mapping[int, str],
-    ) -> None:
-        self.program, self.outline, self.bases, self.prefix = program, program.outline, bases, prefix
-        self.sizes, self.weight_at, self.kernels = sizes, weight_at, kernels
-        self.names = [*self.outline.states]  # of states, as places number them
-        self.layout = cast(HostLayout, program.layout)
+    def __post_init__(self) -> None:
+        self.outline = self.program.outline
+        self.layout = cast(HostLayout, self.program.layout)
         self.end = up(self.layout.nbytes, ALIGNMENT)
 
     def written(self) -> WrittenProgram:
+        """Its tables. Raises `ModelError` for what only Python runs."""
         ol, program = self.outline, self.program
         numbers = _Numbers()
         rooms = self._rooms(numbers)
@@ -158,7 +145,7 @@ class _Writer:
             tuple(self._copies()),
             self.layout.scratch_at,
         )
-        return WrittenProgram(tables, self.kernels, functions, len(numbers.expressions), self.end)
+        return WrittenProgram(tables, functions, len(numbers.expressions), self.end)
 
     # -- places ------------------------------------------------------------------------------
 
@@ -172,7 +159,7 @@ class _Writer:
         if at.base == ARENA:
             return MEMORY
         if at.base == STATE:
-            return self.bases.state(self.names[at.number])
+            return self.bases.state(self.program.state_names[at.number])
         return self.bases.array(at.base, at.number)
 
     def _size(self, name: str) -> int:
@@ -182,7 +169,7 @@ class _Writer:
         found = []
         for n, new in self.program.replaced:
             at = place_of(self.outline, self.program.plan, new)
-            to = self.bases.states.index(self.names[n])
+            to = self.bases.states.index(self.program.state_names[n])
             found.append(Copy(to, self._base(at), at.offset, nbytes(self.outline.tensors[new])))
         return found
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from autotune.codegen.runtime.open_signature import OPEN
 from autotune.errors import ArgumentError
-from autotune.run.export_text import C_TYPES, identifiers
+from autotune.run.export_text import identifiers, pointer
+from schedules.ir import Buffer
 from schedules.te.open_sizes import OpenSize
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class CFunction:
 
 def address_of(kernel: Kernel) -> int:
     """`Kernel.address`. Raises ArgumentError."""
-    _, sizes = _arguments(kernel)
+    *_, sizes = _arguments(kernel)
     with _MAKING:
         if kernel._address is None:
             kernel._address = CFunction(*cast("LoadedObject", kernel._called).c_function(sizes))
@@ -39,22 +40,21 @@ def address_of(kernel: Kernel) -> int:
 
 def c_type(kernel: Kernel) -> str:
     """`Kernel.c_type`. Raises ArgumentError."""
-    arrays, sizes = _arguments(kernel)
-    words = identifiers([*(name for _, name in arrays), *(s.name for s in sizes)])
-    types = [*(t for t, _ in arrays), *("int64_t " for _ in sizes)]
-    return f"int (*)({', '.join(t + word for t, word in zip(types, words, strict=True))})"
+    ins, outs, sizes = _arguments(kernel)
+    words = identifiers([*(b.name for b in (*ins, *outs)), *(s.name for s in sizes)])
+    takes = [pointer(b.dtype, i >= len(ins), words[i]) for i, b in enumerate((*ins, *outs))]
+    takes += [f"int64_t {word}" for word in words[len(takes) :]]
+    return f"int (*)({', '.join(takes)})"
 
 
-def _arguments(kernel: Kernel) -> tuple[list[tuple[str, str]], Sequence[OpenSize]]:
-    """((type, name) of each array, the sizes behind them). Raises ArgumentError where no function of C runs
-    the kernel."""
+def _arguments(kernel: Kernel) -> tuple[Sequence[Buffer], Sequence[Buffer], Sequence[OpenSize]]:
+    """Inputs, outputs, and the sizes behind them. Raises ArgumentError where no function of C runs the
+    kernel."""
     if kernel.target.grid:
         raise ArgumentError(
             f"this kernel of {kernel.workload.op} runs on a device, so no function of C has its code: call "
             "it, or load one for the CPU"
         )
     ins, outs = kernel.parameters
-    arrays = [(f"const {C_TYPES[b.dtype]} *", b.name) for b in ins]
-    arrays += [(f"{C_TYPES[b.dtype]} *", b.name) for b in outs]
     opened = kernel.workload.dag.open
-    return arrays, opened.sizes if opened is not None and OPEN in kernel._called.signature else ()
+    return ins, outs, opened.sizes if opened is not None and OPEN in kernel._called.signature else ()

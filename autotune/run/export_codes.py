@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autotune import backends
-from autotune.backends.building.from_trace import check_legal, programs
+from autotune.backends.building.from_trace import programs
 from autotune.backends.building.shared_library import CodeOf
-from autotune.codegen.runtime.entry import layout_of
+from autotune.codegen.runtime.entry import nbytes_of
 from autotune.errors import ArgumentError
 from autotune.run.describing import describe
 from autotune.run.kernel import Kernel
@@ -20,7 +20,6 @@ from autotune.settings.hooks import hook
 from autotune.targets.askable import askable, one_family
 from kernels_db import lookup
 from kernels_db.records import Hit
-from schedules.dtypes import DTYPES
 from schedules.ir import Buffer
 from schedules.ir.arguments import arguments
 from schedules.ir.nest import tensor_buffer
@@ -87,16 +86,12 @@ def codes_of(kernel: Kernel, found: Sequence[ChosenCode]) -> tuple[list[CodeOf],
                 f"weight {given[i].name} is read as {' and '.join(dtypes)} by the schedules "
                 "of several targets; export the targets one by one, or without constant_weights"
             )
-        packed[i] = max(each, key=_nbytes)
+        packed[i] = max(each, key=nbytes_of)
     codes = []
     for c in found:
-        copied = {given[i].name: _nbytes(given[i]) for i in packed if i not in c.packed}
+        copied = {given[i].name: nbytes_of(given[i]) for i in packed if i not in c.packed}
         codes.append(CodeOf(c.trace, c.target, c.name, copied))
     return codes, packed
-
-
-def _nbytes(b: Buffer) -> int:
-    return layout_of(b).span * DTYPES[b.dtype].itemsize
 
 
 def _chosen(kernel: Kernel, name: str, goal: Target, where: str) -> ChosenCode:
@@ -113,7 +108,6 @@ def _chosen(kernel: Kernel, name: str, goal: Target, where: str) -> ChosenCode:
 
     def use(hit: Hit) -> ChosenCode:
         trace = to_named(workload, hit.record.trace)
-        check_legal(workload.dag, trace, askable(hit.target))
         return _code(kernel, name, hit.target, trace, "log", hit.time_s, hit.record.uid)
 
     found, _ = first(use, lookup.top(where, workload.digest, alike, goal.threads, OTHERS))
@@ -142,6 +136,7 @@ def _code(
     time_s: float | None = None,
     record_id: str | None = None,
 ) -> ChosenCode:
+    """Raises ScheduleError for a trace that is not legal."""
     target = askable(target)
     _, packing = programs(kernel.workload.dag, trace, target)
     names = [t.name for t in kernel.workload.dag.inputs]

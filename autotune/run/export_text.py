@@ -248,13 +248,18 @@ def given(arguments: Sequence[ExportedArgument], sizes: Sequence[ExportedSize]) 
     return [*arrays, *(str(s.most) for s in sizes)]
 
 
+def taken(arguments: Sequence[ExportedArgument], sizes: Sequence[ExportedSize]) -> list[str]:
+    """What a function takes, as it is declared."""
+    return [*(pointer(a.dtype, a.written, a.word) for a in arguments), *(f"int64_t {s.word}" for s in sizes)]
+
+
+def pointer(dtype: str, written: bool, word: str) -> str:
+    """What a function takes for an array, as it is declared."""
+    return f"{'' if written else 'const '}{C_TYPES[dtype]} *{word}"
+
+
 def _declared(f: ExportedFunction) -> str:
-    takes = ", ".join(
-        [
-            *(f"{'' if a.written else 'const '}{c_type(a)} *{a.word}" for a in f.arguments),
-            *(f"int64_t {s.word}" for s in f.sizes),
-        ]
-    )
+    takes = ", ".join(taken(f.arguments, f.sizes))
     shapes = "; ".join(map(shown, f.arguments))
     if f.sizes:
         told = ", ".join(f"{s.word} is {s.least} to {s.most}" for s in f.sizes)

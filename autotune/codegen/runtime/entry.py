@@ -105,6 +105,12 @@ def layout_of(b: Buffer) -> MemoryLayout:
     return MemoryLayout(shape, None if b.strides is None else settled(shape, given_strides(b)))
 
 
+def nbytes_of(b: Buffer) -> int:
+    """Bytes of a parameter as callers give it, from its first element to its last. Raises ValueError as
+    `shape_of` does."""
+    return layout_of(b).span * DTYPES[b.dtype].itemsize
+
+
 def signature(params: tuple[Buffer, ...], outputs: tuple[str, ...]) -> str:
     """The parameters of a compiled kernel as text: ``float32[7,5] float32[5,9;1,5] -> float32[7,9]``, with
     strides where one is not row-major. Raises ValueError unless ``params`` are inputs, then outputs."""

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
+from autotune.codegen.runtime.by_cpu import NO_CODE
 from autotune.codegen.runtime.c_entry import OUTSIDE, STATUS
 from autotune.platform import amx
 
 # Bases of words: of weights, of the memory of an instance, of where the numbers of a call are, and of the
 # first array of a call. Behind the arrays follow states, sizes and each number.
 WEIGHTS, MEMORY, TOLD, FIRST_ARRAY = range(4)
+NO_ROWS = 10
 # What functions of a model return: {status: (its name, what it means)}.
 STATUSES: Mapping[int, tuple[str, str]] = {
     0: ("DONE", STATUS[0]),
@@ -21,14 +23,13 @@ STATUSES: Mapping[int, tuple[str, str]] = {
     2: ("NO_MEMORY", "no memory for weights, or for what lies between kernels"),
     3: ("NO_TILES", STATUS[3]),
     4: ("NO_POINTER", "an instance, an array or the path of the weights is NULL"),
-    5: ("NO_CODE", "this CPU runs none of the code"),
+    NO_CODE: ("NO_CODE", "this CPU runs none of the code"),
     6: ("UNREADABLE", "the file of weights cannot be read"),
     7: ("OTHER_LENGTH", "the file of weights has another length: it is of another export, or cut off"),
     8: ("DAMAGED", "the file of weights has another checksum: it is of another export, or damaged"),
     9: ("BUSY", "the instance is in a call: a call from another thread needs an instance of its own"),
-    10: ("NO_ROWS", "the call would write or read a state outside of its rows, and nothing was changed"),
+    NO_ROWS: ("NO_ROWS", "the call would write or read a state outside of its rows, and nothing was changed"),
 }
-NO_ROWS = 10
 MOST_RANK = 8  # of arrays with room for the largest sizes
 
 
