@@ -59,19 +59,31 @@ def in_turns(calls: dict[str, Call], threads: int) -> dict[str, float]:
     return {name: statistics.median(r[name] for r in rounds) for name in calls}
 
 
+def onnx_session(path: str, threads: int) -> Any:
+    """ONNX Runtime's of a model's file, on so many threads."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def error(got: Any, want: Any) -> float:
+    """The largest distance of a result from the one that is wanted, in root mean squares of the latter."""
+    got = got if isinstance(got, tuple) else (got,)
+    return max(float(np.abs(a - b).max() / np.sqrt(np.mean(b**2))) for a, b in zip(got, want, strict=True))
+
+
 def peers(name: str, path: str, threads: int) -> tuple[dict[str, Call], list[Any]]:
     """{peer: a call}, and the inputs as arrays."""
     import networks
-    import onnxruntime
     import torch
     import torch._inductor.config as inductor
 
     torch.set_num_threads(threads)
     module, inputs, names = networks.network(name)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    session = onnx_session(path, threads)
     feeds = {n: x.numpy() for n, x in zip(names, inputs, strict=True)}
     if inputs[0].ndim == 4:
         module = module.to(memory_format=torch.channels_last)
@@ -128,9 +140,7 @@ def measured(name: str, folder: str, threads: int, each_s: float) -> dict[str, A
     net = at.compile_model(model, threads=threads, db=db)
     compile_s = time.perf_counter() - begin
     calls, inputs = peers(name, path, threads)
-    got, want = net(*inputs), calls["onnxruntime"]()
-    got = got if isinstance(got, tuple) else (got,)
-    error = max(float(np.abs(a - b).max() / np.sqrt(np.mean(b**2))) for a, b in zip(got, want, strict=True))
+    apart = error(net(*inputs), calls["onnxruntime"]())
     seconds = in_turns({"autotune": lambda: net(*inputs), **calls}, threads)
     profile = net.profile(*inputs, repeat=30)
     saved = os.path.join(folder, f"{name}.at")
@@ -147,7 +157,7 @@ def measured(name: str, folder: str, threads: int, each_s: float) -> dict[str, A
         "tune_s": tuned.elapsed_s,
         "import_s": import_s,
         "compile_s": compile_s,
-        "error": error,
+        "error": apart,
         "seconds": seconds,
         "in_place_over_tuned": profile.in_place_over_tuned,
         "islands": len(profile.islands),

@@ -24,8 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-import numpy as np  # noqa: E402
-from models import Call, once  # noqa: E402
+from models import Call, error, once, onnx_session  # noqa: E402
 from suite import commit  # noqa: E402
 
 import autotune as at  # noqa: E402
@@ -46,19 +45,9 @@ def rounds_of(calls: dict[str, Call], threads: int) -> dict[str, list[float]]:
 
 
 def peer(path: str, feeds: list[Any], threads: int) -> Call:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    session = onnx_session(path, threads)
     given = {i.name: x for i, x in zip(session.get_inputs(), feeds, strict=True)}
     return lambda: session.run(None, given)
-
-
-def error(got: Any, want: Any) -> float:
-    got = got if isinstance(got, tuple) else (got,)
-    return max(float(np.abs(a - b).max() / np.sqrt(np.mean(b**2))) for a, b in zip(got, want, strict=True))
 
 
 def measured(name: str, folder: str, threads: int, budget: str | None) -> dict[str, Any]:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from autotune.errors import ArgumentError, MissingExtraError, one_line
+from autotune.errors import ArgumentError, one_line
 from autotune.run.asked import Asked
 from autotune.run.describing import describe
 from autotune.run.stored import stored
+from autotune.run.torch_op import check_torch
 from autotune.run.warned import warn
 from autotune.settings import duration
 from autotune.targets import usable_cpus
-from schedules.distribution import VERSION, install
+from schedules.distribution import VERSION
 from schedules.errors import AutotuneError
 
 if TYPE_CHECKING:
@@ -173,10 +173,7 @@ def inductor(
         >>> print(choices)
         addmm + relu: autotune taken (autotune 0.1120 ms, Inductor 0.1430 ms)
     """
-    if importlib.util.find_spec("torch") is None:
-        raise MissingExtraError(
-            f"autotune.torch.inductor needs torch, which is not installed: {install('torch')}"
-        )
+    check_torch("autotune.torch.inductor")
     import torch
 
     tune_s = duration(tune) if isinstance(tune, str) else tune

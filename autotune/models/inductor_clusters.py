@@ -43,16 +43,26 @@ class Cluster:
         """The node that others read."""
         return self.nodes[-1]
 
-    def apart(self) -> Cluster:
-        """The same in a graph of its own, whose placeholders are the inputs."""
+    def with_inputs(self) -> tuple[Any, dict[Any, Any]]:
+        """(A new graph with a placeholder for each input, what is there by what is here)."""
         from torch import fx
 
         graph, copies = fx.Graph(), dict[Any, Any]()
         for i, node in enumerate(self.inputs):
             copies[node] = graph.placeholder(f"x{i}")
             copies[node].meta = dict(node.meta)
+        return graph, copies
+
+    def copied(self) -> tuple[Any, dict[Any, Any]]:
+        """(A new graph with all of the cluster, what is there by what is here)."""
+        graph, copies = self.with_inputs()
         for node in (*self.constants, *self.nodes):
             copies[node] = graph.node_copy(node, copies.__getitem__)
+        return graph, copies
+
+    def apart(self) -> Cluster:
+        """The same in a graph of its own, whose placeholders are the inputs."""
+        _, copies = self.copied()
         nodes, inputs = (tuple(map(copies.__getitem__, every)) for every in (self.nodes, self.inputs))
         constants = {copies[node]: tensor for node, tensor in self.constants.items()}
         return Cluster(copies[self.anchor], nodes, inputs, constants)

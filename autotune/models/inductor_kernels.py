@@ -16,6 +16,7 @@ from autotune.models.torch_scope import TorchLowering, shape_and_dtype
 from schedules import te
 from schedules.graph.graph import Group
 from schedules.model import Workload
+from schedules.strides import inner_first
 
 Order = tuple[int, ...]
 
@@ -119,17 +120,13 @@ def inverse(order: Sequence[int]) -> Order:
 def order_of(shape: Sequence[int], strides: Sequence[int]) -> Order | None:
     """The axes as they lie in memory, the longest stride first; None where elements do not fill a piece of
     memory, each in a place of its own."""
-    order = sorted(range(len(shape)), key=lambda a: (-strides[a], a))
-    if any(n > 1 for n in shape):
-        # An axis of one element may lie anywhere: it keeps its place.
-        order = [a for a in order if shape[a] > 1]
-        for a in (a for a in range(len(shape)) if shape[a] == 1):
-            order.insert(next((i for i, b in enumerate(order) if b > a), len(order)), a)
-    else:
-        order = list(range(len(shape)))
+    order = [a for a in reversed(inner_first(strides)) if shape[a] > 1]
     step = 1
     for a in reversed(order):
-        if shape[a] > 1 and strides[a] != step:
+        if strides[a] != step:
             return None
         step *= shape[a]
+    # An axis of one element may lie anywhere: it keeps its place.
+    for a in (a for a, n in enumerate(shape) if n == 1):
+        order.insert(next((i for i, b in enumerate(order) if b > a), len(order)), a)
     return tuple(order)

@@ -257,27 +257,17 @@ def _agree(a: Any, b: Any) -> bool:
 
 def _module(cluster: Cluster, layout: Any) -> Any:
     """The cluster as a module of torch.fx, with the result in a layout."""
-    graph, copies = _with_inputs(cluster)
-    for node in (*cluster.constants, *cluster.nodes):
-        copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph, copies = cluster.copied()
     return _returning(graph, copies[cluster.last], cluster, layout)
 
 
 def _kernel_module(cluster: Cluster, call: ChosenCall) -> Any:
     """The same with the call of a kernel."""
-    graph, copies = _with_inputs(cluster)
+    graph, copies = cluster.with_inputs()
     lower = _as_lowering(lambda *inputs: call.box([ir.ExternKernel.realize_input(x) for x in inputs]))
     lower.__name__ = call.name
     node = graph.call_function(lower, tuple(copies[n] for n in cluster.inputs))
     return _returning(graph, node, cluster, call.layout)
-
-
-def _with_inputs(cluster: Cluster) -> tuple[Any, dict[Any, Any]]:
-    graph, copies = fx.Graph(), dict[Any, Any]()
-    for i, node in enumerate(cluster.inputs):
-        copies[node] = graph.placeholder(f"x{i}")
-        copies[node].meta = dict(node.meta)
-    return graph, copies
 
 
 def _returning(graph: Any, node: Any, cluster: Cluster, layout: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,8 +13,6 @@ from autotune.errors import AutotuneError, ModelError
 from autotune.models.inductor_clusters import Cluster, clusters
 from autotune.models.inductor_kernels import Order, order_of, task_of
 from autotune.models.inductor_lowering import Choosing, lowering_of
-
-log = logging.getLogger(__name__)
 
 
 class ChoicePass(CustomGraphPass):

@@ -19,10 +19,11 @@ import struct
 import sys
 from functools import cache
 
+from autotune.platform.pages import EXECUTE, PAGE, READ
+
 # arch_prctl and what is asked of it; the number of the state component of tiles.
 ARCH_PRCTL, _GET_SUPPORTED, REQUEST = 158, 0x1021, 0x1023
 TILE_DATA = 18
-_PROT_READ_EXEC = 0x5
 _WAIT_FOR_ALL = 0x40000000  # children that end without a signal, too
 # A function of the address of a configuration: a child process loads it, clears a tile and ends with 0. It
 # returns the child's number. No library's code runs in the child.
@@ -78,12 +79,12 @@ def trouble() -> str | None:
 
 def _tried() -> int:
     """How a child that uses a tile ended: 0, or minus the number of a signal. Raises OSError."""
-    with mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as code:
+    with mmap.mmap(-1, PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as code:
         code[: len(_TRY)] = _TRY
         start = ctypes.c_char.from_buffer(code)
         address = ctypes.addressof(start)
         libc = ctypes.CDLL(None, use_errno=True)
-        if libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(mmap.PAGESIZE), _PROT_READ_EXEC):
+        if libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(PAGE), READ | EXECUTE):
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         try:
             child = ctypes.CFUNCTYPE(ctypes.c_long, ctypes.c_char_p)(address)(_CONFIGURATION)

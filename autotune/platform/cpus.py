@@ -43,10 +43,7 @@ def cores_first(cpus: frozenset[int], root: Path = CPU_FOLDERS) -> list[int]:
 
 def usable_cpus() -> int:
     """How many CPUs this process may keep busy: its affinity, cut by the cgroup's CPU quota (at least 1)."""
-    if hasattr(os, "sched_getaffinity"):
-        count = len(os.sched_getaffinity(0))
-    else:
-        count = os.cpu_count() or 1
+    count = len(usable_cpu_set()) or os.cpu_count() or 1
     limit = quota()
     return max(1, count if limit is None else min(count, int(limit + 0.5)))
 

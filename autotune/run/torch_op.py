@@ -49,8 +49,7 @@ def op(
         >>> mm = at.torch.op(matmul, backward=lambda g, a, b: (da(g, b), db(a, g)))
         >>> mm(a, b).sum().backward()
     """
-    if importlib.util.find_spec("torch") is None:
-        raise MissingExtraError(f"autotune.torch.op needs torch, which is not installed: {install('torch')}")
+    check_torch("autotune.torch.op")
     if not isinstance(kernel, Kernel):
         raise ArgumentError(f"op takes a kernel, as at.load gives it, not a {type(kernel).__name__}")
     if backward is None and name is None:
@@ -71,3 +70,9 @@ def op(
         found = torch_operator.define(kernel, gradients, name)
     operator: Callable[..., Any] = torch_operator.overload(found)
     return operator
+
+
+def check_torch(function: str) -> None:
+    """Raises `MissingExtraError`, which names a function, where torch is not installed."""
+    if importlib.util.find_spec("torch") is None:
+        raise MissingExtraError(f"{function} needs torch, which is not installed: {install('torch')}")
