@@ -13,13 +13,14 @@ from dataclasses import replace
 from math import prod
 
 from schedules import expr as E
-from schedules.expr import Expr, Load
+from schedules.expr import Load
 from schedules.functions import FUNCTIONS
 from schedules.graph.edit import alike, factors, is_map, is_product, points
 from schedules.graph.graph import Graph
 from schedules.graph.kinds import is_row_reduction
 from schedules.graph.partition import EarlyMap, early_maps
 from schedules.graph.rewrite import RewritePlace, Take, may_lose
+from schedules.loads import outside
 from schedules.te.compute_dag import Stage
 
 # Least operations and further loads of a map that is stored: one runs beside the products at no cost.
@@ -77,16 +78,9 @@ def _times(s: Stage, reader: Stage) -> int:
 
 def _work(s: Stage) -> int:
     """Operations of an element, and loads but one."""
-    every = [x for v in s.values for x in _outside_indices(v)]
+    every = [x for v in s.values for x in outside(v)]
     loads = {x for x in every if isinstance(x, Load)}
     return sum(isinstance(x, E.Binary | E.Call | E.Select | E.Cast) for x in every) + max(0, len(loads) - 1)
-
-
-def _outside_indices(e: Expr) -> Iterator[Expr]:
-    yield e
-    if not isinstance(e, Load):
-        for part in E.children(e):
-            yield from _outside_indices(part)
 
 
 def _is_kept(s: Stage) -> bool:
