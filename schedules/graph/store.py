@@ -14,7 +14,7 @@ from math import prod
 
 from schedules import expr as E
 from schedules.expr import Load
-from schedules.functions import FUNCTIONS
+from schedules.functions import is_costly
 from schedules.graph.edit import alike, factors, is_map, is_product, points
 from schedules.graph.graph import Graph
 from schedules.graph.kinds import is_row_reduction
@@ -54,8 +54,8 @@ def _reads_again(x: EarlyMap, reader: Stage) -> bool:
 def _pays(x: EarlyMap, graph: Graph) -> bool:
     """Whether a map is stored where nothing was measured: many results of a product need one element of it,
     and many one of the other factor."""
-    if _work(x.stage) + len(x.padding) < WORK or _is_kept(x.stage):
-        return False
+    if _work(x.stage) + len(x.padding) < WORK or is_costly(x.stage.values):
+        return False  # the kernel of a product stores what is costly anyway
     own = {x.stage.name, *(p.name for p in x.padding)}
 
     def is_shared(reader: Stage) -> bool:
@@ -81,10 +81,3 @@ def _work(s: Stage) -> int:
     every = [x for v in s.values for x in outside(v)]
     loads = {x for x in every if isinstance(x, Load)}
     return sum(isinstance(x, E.Binary | E.Call | E.Select | E.Cast) for x in every) + max(0, len(loads) - 1)
-
-
-def _is_kept(s: Stage) -> bool:
-    """Whether the kernel of a product stores a map anyway: one that calls functions, or divides."""
-    every = [x for v in s.values for x in E.walk(v)]
-    calls = any(isinstance(x, E.Call) and not FUNCTIONS[x.fn].cheap for x in every)
-    return calls or any(isinstance(x, E.Binary) and x.op == "/" for x in every)
