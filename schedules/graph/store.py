@@ -15,7 +15,7 @@ from math import prod
 from schedules import expr as E
 from schedules.expr import Load
 from schedules.functions import is_costly
-from schedules.graph.edit import alike, factors, is_map, is_product, points
+from schedules.graph.edit import alike, factors, is_map, is_product, points, steps
 from schedules.graph.graph import Graph
 from schedules.graph.kinds import is_row_reduction
 from schedules.graph.partition import EarlyMap, early_maps
@@ -61,19 +61,15 @@ def _pays(x: EarlyMap, graph: Graph) -> bool:
     def is_shared(reader: Stage) -> bool:
         other = [y for y in factors(reader.values[0]) if y.buffer not in own] if is_product(reader) else []
         sizes = [prod(map(int, graph.dag.tensors[y.buffer].shape)) for y in other]
-        rows = all(_steps(reader) >= ROWS * n for n in sizes)
+        rows = all(steps(reader) >= ROWS * n for n in sizes)
         return bool(sizes) and rows and _times(x.stage, reader) >= READ
 
     return any(map(is_shared, x.readers))
 
 
-def _steps(s: Stage) -> int:
-    return int(points(s)) * prod(int(a.extent) for a in s.reduce_axes)
-
-
 def _times(s: Stage, reader: Stage) -> int:
     """How often a stage reads an element of a map."""
-    return _steps(reader) // max(1, int(points(s)))
+    return int(steps(reader)) // max(1, int(points(s)))
 
 
 def _work(s: Stage) -> int:
