@@ -7,7 +7,7 @@ arguments, its slope, and what `te` says of it. Its code on CPUs is in `autotune
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -388,3 +388,12 @@ FUNCTIONS = {
         ),
     )
 }  # fmt: skip
+
+
+def is_costly(values: Iterable[Expr]) -> bool:
+    """Whether values are worth keeping: special functions or divisions."""
+    return any(
+        (isinstance(x, Call) and not FUNCTIONS[x.fn].cheap) or (isinstance(x, E.Binary) and x.op == "/")
+        for v in values
+        for x in E.walk(v)
+    )

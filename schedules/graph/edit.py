@@ -97,6 +97,11 @@ def points(stage: Stage) -> int:
     return prod(a.extent for a in stage.axes)
 
 
+def steps(stage: Stage) -> int:
+    """Elements of an output of a stage, times the terms of each."""
+    return points(stage) * prod(a.extent for a in stage.reduce_axes)
+
+
 def is_map(stage: Stage) -> bool:
     """Whether a stage makes each element from others without a reduction."""
     return stage.reducer is None and stage.plain

@@ -19,7 +19,7 @@ from math import prod
 from schedules import expr as E
 from schedules.dtypes import DTYPES, wrapped
 from schedules.expr import Binary, Cast, Const, Expr, Load, Select, Var
-from schedules.graph.edit import factors, is_sum, points, remade
+from schedules.graph.edit import factors, is_sum, remade, steps
 from schedules.graph.graph import Graph
 from schedules.graph.quantised import SUMS, Quantised, QuantisedReader, number, rewritten
 from schedules.te.compute_dag import ComputeDAG, Reducer, Stage, Tensor, operand
@@ -162,7 +162,7 @@ class _Product:
     def pays(self) -> bool:
         """Whether sums of what is not known take less than half as long as the product."""
         sums = [self._sum(of, "") for of, other in self._corrected() if not self.reader.is_known(of.value)]
-        return sum(2 * _steps(s) for s in sums) <= _steps(self.s)
+        return sum(2 * steps(s) for s in sums) <= steps(self.s)
 
     def _corrected(self) -> list[tuple[Quantised, Quantised]]:
         """Factors of which sums are needed, each with the other one, which has a zero point."""
@@ -240,7 +240,3 @@ class _Product:
     def _repeats(self, one: Stage) -> int:
         """How often a sum counts: once for each point of the other axes of the product's sum."""
         return self.terms // prod(a.extent for a in one.reduce_axes)
-
-
-def _steps(s: Stage) -> int:
-    return points(s) * prod(a.extent for a in s.reduce_axes)

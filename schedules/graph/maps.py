@@ -7,12 +7,11 @@ five nodes, such as GELU, is one expression. Products keep their factors, becaus
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from math import prod
 
 from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.expr import Const, Expr, Load
-from schedules.graph.edit import is_map, is_plain, is_product, mapped, points, readers, remade
+from schedules.graph.edit import is_map, is_plain, is_product, mapped, points, readers, remade, steps
 from schedules.graph.graph import Graph
 from schedules.te.compute_dag import Stage
 from schedules.te.extent import is_same
@@ -66,17 +65,15 @@ def _is_gathered(s: Stage, reader: Stage, graph: Graph) -> bool:
     """Whether a map of constants alone, which was too large to be one, is read at fewer places than it has:
     rows of a table."""
     loads = {x for x in reader.reads() if x.buffer == s.name}
-    steps = points(reader) * prod(a.extent for a in reader.reduce_axes)
     known = all(x.buffer in graph.values for x in s.reads())
-    return known and is_map(reader) and len(loads) == 1 and steps < points(s)
+    return known and is_map(reader) and len(loads) == 1 and steps(reader) < points(s)
 
 
 def _one_to_one(s: Stage, reader: Stage) -> bool:
     """Whether a reader reads each element once."""
     loads = {x for x in reader.reads() if x.buffer == s.name}
-    steps = points(reader) * prod(a.extent for a in reader.reduce_axes)
     indices = [i for i in next(iter(loads)).indices if not isinstance(i, Const)]
-    return len(loads) == 1 and is_same(steps, points(s)) and is_plain(indices)
+    return len(loads) == 1 and is_same(steps(reader), points(s)) and is_plain(indices)
 
 
 def _large(s: Stage, reader: Stage) -> bool:

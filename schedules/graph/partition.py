@@ -27,7 +27,7 @@ from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.expr import Var
 from schedules.graph.apart import together
-from schedules.graph.edit import factors, is_map, is_product, is_sum_of_products, points, readers
+from schedules.graph.edit import factors, is_map, is_product, is_sum_of_products, points, readers, steps
 from schedules.graph.graph import Graph, Group, Island
 from schedules.graph.group import group_of
 from schedules.graph.kinds import (
@@ -261,7 +261,7 @@ class _Cut:
         for s in self.stages.values():
             if not self.by_rows(s):
                 continue
-            whole = points(s) * prod(a.extent for a in s.reduce_axes)
+            whole = steps(s)
             inside, edge = {s.name: s}, [s]
             while edge:
                 for r in self.users(edge.pop()):

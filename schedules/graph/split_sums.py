@@ -15,8 +15,8 @@ from schedules.expr import Load, Var
 from schedules.graph.edit import alike, free_axis, is_product, points, remade, simplified
 from schedules.graph.graph import Graph
 from schedules.graph.rewrite import RewritePlace, Take, at_each, may_lose
+from schedules.graph.windows import is_open_stage
 from schedules.te.compute_dag import Axis, Stage, Tensor
-from schedules.te.extent import is_open
 from schedules.te.unique import Taken
 
 # Parts; most results, of some tiles, and least terms of a sum that is split.
@@ -31,14 +31,10 @@ def split_sums(graph: Graph, take: Take) -> Graph:
 
 def _places(graph: Graph) -> Iterator[RewritePlace]:
     for s in graph.dag.stages:
-        if is_product(s) and s.name not in graph.recut and not any(map(is_open, _extents(s))):
+        if is_product(s) and s.name not in graph.recut and not is_open_stage(s):
             terms = prod(int(a.extent) for a in s.reduce_axes)
             if points(s) <= FEW and terms >= LONG and _axis(s) is not None:
                 yield RewritePlace(s.name, alike(s))
-
-
-def _extents(s: Stage) -> list[int]:
-    return [a.extent for a in (*s.axes, *s.reduce_axes)]
 
 
 def _axis(s: Stage) -> Axis | None:

@@ -13,13 +13,14 @@ from dataclasses import replace
 from math import prod
 
 from schedules import expr as E
-from schedules.expr import Expr, Load
-from schedules.functions import FUNCTIONS
-from schedules.graph.edit import alike, factors, is_map, is_product, points
+from schedules.expr import Load
+from schedules.functions import is_costly
+from schedules.graph.edit import alike, factors, is_map, is_product, points, steps
 from schedules.graph.graph import Graph
 from schedules.graph.kinds import is_row_reduction
 from schedules.graph.partition import EarlyMap, early_maps
 from schedules.graph.rewrite import RewritePlace, Take, may_lose
+from schedules.loads import outside
 from schedules.te.compute_dag import Stage
 
 # Least operations and further loads of a map that is stored: one runs beside the products at no cost.
@@ -53,44 +54,26 @@ def _reads_again(x: EarlyMap, reader: Stage) -> bool:
 def _pays(x: EarlyMap, graph: Graph) -> bool:
     """Whether a map is stored where nothing was measured: many results of a product need one element of it,
     and many one of the other factor."""
-    if _work(x.stage) + len(x.padding) < WORK or _is_kept(x.stage):
-        return False
+    if _work(x.stage) + len(x.padding) < WORK or is_costly(x.stage.values):
+        return False  # the kernel of a product stores what is costly anyway
     own = {x.stage.name, *(p.name for p in x.padding)}
 
     def is_shared(reader: Stage) -> bool:
         other = [y for y in factors(reader.values[0]) if y.buffer not in own] if is_product(reader) else []
         sizes = [prod(map(int, graph.dag.tensors[y.buffer].shape)) for y in other]
-        rows = all(_steps(reader) >= ROWS * n for n in sizes)
+        rows = all(steps(reader) >= ROWS * n for n in sizes)
         return bool(sizes) and rows and _times(x.stage, reader) >= READ
 
     return any(map(is_shared, x.readers))
 
 
-def _steps(s: Stage) -> int:
-    return int(points(s)) * prod(int(a.extent) for a in s.reduce_axes)
-
-
 def _times(s: Stage, reader: Stage) -> int:
     """How often a stage reads an element of a map."""
-    return _steps(reader) // max(1, int(points(s)))
+    return int(steps(reader)) // max(1, int(points(s)))
 
 
 def _work(s: Stage) -> int:
     """Operations of an element, and loads but one."""
-    every = [x for v in s.values for x in _outside_indices(v)]
+    every = [x for v in s.values for x in outside(v)]
     loads = {x for x in every if isinstance(x, Load)}
     return sum(isinstance(x, E.Binary | E.Call | E.Select | E.Cast) for x in every) + max(0, len(loads) - 1)
-
-
-def _outside_indices(e: Expr) -> Iterator[Expr]:
-    yield e
-    if not isinstance(e, Load):
-        for part in E.children(e):
-            yield from _outside_indices(part)
-
-
-def _is_kept(s: Stage) -> bool:
-    """Whether the kernel of a product stores a map anyway: one that calls functions, or divides."""
-    every = [x for v in s.values for x in E.walk(v)]
-    calls = any(isinstance(x, E.Call) and not FUNCTIONS[x.fn].cheap for x in every)
-    return calls or any(isinstance(x, E.Binary) and x.op == "/" for x in every)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from math import prod
 
 from schedules import expr as E
+from schedules.functions import is_costly
 from schedules.ir import Block, Nest, blocks
 from schedules.ir.nest import find_block, readers, reads, writers
 from schedules.primitives.inline import Inline, outgrown
@@ -14,7 +15,6 @@ from schedules.space.rules.patterns import (
     MAX_INLINED,
     computed_again,
     extents,
-    is_costly,
     is_filled,
     is_guarded_copy,
     is_map,
@@ -73,7 +73,7 @@ def inline_stages(
                 continue
         wider = any(_computes_again(nest, b, u) for u in users)
         tiled = not costly_in_tiles and any(not is_row_reduction(nest, u) for u in reducing)
-        if is_costly(b) and (wider or len(users) > 1 or tiled):
+        if is_costly(b.values) and (wider or len(users) > 1 or tiled):
             continue
         if computed_again(nest, b):
             large = _grows_large(nest, b)

@@ -7,7 +7,6 @@ import math
 from schedules import affine
 from schedules import expr as E
 from schedules.expr import Binary, Compare, Const, Expr, Load, Select, Var
-from schedules.functions import FUNCTIONS
 from schedules.ir import Block, Nest, blocks
 from schedules.ir.nest import find_loop, is_scatter, places_of, readers, reads
 from schedules.ir.strides import as_row_major
@@ -103,15 +102,6 @@ def is_joined_along(b: Block, axis: str) -> bool:
     """Whether it depends on ``axis`` which of two loads a value is, as where arrays are joined."""
     every = (x for v in b.values for x in E.walk(v) if isinstance(x, Select))
     return any(axis in E.variables(x.cond) and E.loads(x.a) and E.loads(x.b) for x in every)
-
-
-def is_costly(b: Block) -> bool:
-    """Whether a value is worth keeping: special functions or divisions."""
-    return any(
-        (isinstance(x, E.Call) and not FUNCTIONS[x.fn].cheap) or (isinstance(x, E.Binary) and x.op == "/")
-        for v in b.values
-        for x in E.walk(v)
-    )
 
 
 def computed_again(nest: Nest, b: Block) -> bool:

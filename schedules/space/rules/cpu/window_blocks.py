@@ -10,6 +10,7 @@ from __future__ import annotations
 from schedules.expr import Const, Hole, Var
 from schedules.ir import Block, Nest
 from schedules.ir.nest import writers
+from schedules.primitives.base import as_expr
 from schedules.space.rules.cpu.row_blocks import pack_product, tile_product
 from schedules.space.rules.cpu.rows import vectorize_last
 from schedules.space.rules.cpu.tiling import lane_widths
@@ -86,29 +87,28 @@ def schedule_window_blocks(d: SketchBuilder, product: str, consumer: str) -> Non
     for name in dict.fromkeys((product, made, window)):
         d.s.compute_at(name, block)
     tile_product(d, product, packed, rows)
-    borders = [_tile_windows(d, made, window, block, rows)]
+    borders = [_tile_windows(d, made, window, rows)]
     borders += [v for a, v in zip(spatial(w), (*outer, block), strict=False) if is_chosen_along(w, a)]
     vectorize_last(d, consumer, skip=len(outer) + 1)
-    if d.threads > 1 and outer:
+    if not outer:
+        d.parallel(block)
+    elif d.threads > 1:
         axis = extents(w)[spatial(w)[0]]
         first, inner = d.s.split(outer[0], (None, d.divisor(f"{product}.mid", Const(axis))))
         d.s.parallel(first)
         borders = [inner if v == outer[0] else v for v in borders]
-    elif d.threads > 1:
-        d.s.parallel(block)
     for v in borders:
         d.s.partition(v)
 
 
-def _tile_windows(d: SketchBuilder, made: str, window: str, block: str, rows: int | Hole) -> str:
+def _tile_windows(d: SketchBuilder, made: str, window: str, rows: int | Hole) -> str:
     """Compute the windows of a block in registers: some points, and vectors of channels. Returns the loop
     over points, at whose ends padding is."""
-    loops = [x.var for x in d.loops(made)]
-    *rest, points, channels = loops[loops.index(block) + 1 :]
+    *rest, points, channels = [x.var for x in d.own_loops(made)]
     b = d.block(made)
     lanes = lane_widths(extents(b)[spatial(b)[-1]], d.lanes_of(d.dtype(b)))
     vec = d.choice(f"{window}.vec", lanes[:3])
-    tile = d.divisor(f"{window}.rows", Const(rows) if isinstance(rows, int) else rows, MOST_ROWS)
+    tile = d.divisor(f"{window}.rows", as_expr(rows), MOST_ROWS)
     across, lane = d.s.split(channels, (None, vec), "shift")
     tiles, row = d.s.split(points, (None, tile))
     d.s.reorder(*rest, across, tiles, row, lane)
