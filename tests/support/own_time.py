@@ -4,7 +4,8 @@ Whatever runs at the same time, and whoever ran before, should not decide whethe
 
 - A slower machine takes longer, and so does one whose other hyperthreads are busy. A loop that always does
   the same says how much (`slowness`).
-- Who imports a library first pays for all others. This is taken off (`Imports`).
+- Who imports a library first pays for all others. This is taken off (`Imports`). So is the parsing of the
+  product's files (`syntax`).
 - A process counts when it is reaped, which may be in a later test than the one that began it. What all CPUs
   could not have done while a test ran is not of that test.
 """
@@ -18,6 +19,8 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any
+
+from syntax import parsing_s
 
 # Processor seconds of `_work` on the machine for which the limits of `lengths` were chosen.
 NOMINAL_S = 0.0075
@@ -99,13 +102,17 @@ class OwnTime:
         self.begin()
 
     def begin(self) -> None:
-        self._at, self._before, self._imported = self._wall(), self._used_s(), self.imports.seconds
+        self._at, self._before, self._shared = self._wall(), self._used_s(), self._shared_s()
+
+    def _shared_s(self) -> float:
+        """Seconds so far of what a process does once for many tests."""
+        return self.imports.seconds + parsing_s()
 
     def end(self) -> float:
         """Seconds since the last call."""
         took = self._wall() - self._at
         own, children = (b - a for a, b in zip(self._before, self._used_s(), strict=True))
-        own = max(own - (self.imports.seconds - self._imported), 0.0)
+        own = max(own - (self._shared_s() - self._shared), 0.0)
         spent = own + min(children, max(took * (os.cpu_count() or 1) - own, 0.0))
         self._since += 1
         if spent >= LOOK_S or self._since > LOOK_EVERY:

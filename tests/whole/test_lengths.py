@@ -14,6 +14,7 @@ import own_time
 import pytest
 from lengths import Costs, mark_slow_cases
 from own_time import Imports, OwnTime, slowness
+from syntax import parsing_s, tree
 
 
 class Case:
@@ -159,3 +160,11 @@ def test_a_run_with_a_long_test_fails(tmp_path: Path) -> None:
     assert found.returncode == 1 and "2 passed" in found.stdout
     assert "test_some.py::test_long; mark it slow" in found.stdout
     assert "test_short; mark" not in found.stdout
+
+
+def test_files_that_are_parsed_once_for_many_tests_are_not_a_tests_own() -> None:
+    time = OwnTime(wall=lambda: 100.0, slowness=lambda: 1.0)
+    time.begin()
+    tree("\n".join(f"f{n} = lambda x: x + {n}" for n in range(20_000)))
+    parsed = parsing_s()
+    assert parsed > 0.05 and time.end() < parsed / 2

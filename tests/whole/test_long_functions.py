@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 from syntax import tree
@@ -22,10 +23,16 @@ LEFT = {
 
 def long_functions(text: str, most: int = MOST_LINES) -> list[str]:
     """The functions of a file that have more lines, with their docstrings and without their decorators."""
-    functions = (
-        n for n in ast.walk(tree(text)) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))
-    )
-    return [n.name for n in functions if (n.end_lineno or 0) - n.lineno + 1 > most]
+    return [f.name for f in functions(tree(text)) if (f.end_lineno or 0) - f.lineno + 1 > most]
+
+
+def functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Those in a tree. Expressions, which have none, are most of it."""
+    for x in ast.iter_child_nodes(node):
+        if isinstance(x, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield x
+        if not isinstance(x, ast.expr):
+            yield from functions(x)
 
 
 def test_lines_are_counted_from_the_name_to_the_end() -> None:
