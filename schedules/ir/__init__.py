@@ -9,9 +9,11 @@ from schedules.ir.nodes import (
     Alloc,
     AllReduce,
     Atomic,
+    Await,
     Barrier,
     Block,
     Buffer,
+    Copy,
     Guard,
     Intrinsic,
     Iter,
@@ -21,6 +23,7 @@ from schedules.ir.nodes import (
     Operand,
     Prefetch,
     Seq,
+    Signal,
     Stmt,
     Store,
     allocated,
@@ -45,10 +48,9 @@ from schedules.ir.nodes import (
 from schedules.ir.strides import nbytes, rows_are_lines
 
 __all__ = [
-    "Access", "AllReduce", "Alloc", "Atomic", "Barrier", "Block", "Buffer", "GPU_AXES", "Guard", "Intrinsic",
-    "Iter",
-    "LOOP_KINDS", "Loop", "LoweredFunc", "Nest", "Operand", "Prefetch", "SCOPES", "Seq", "Stmt", "Store",
-    "allocated", "allocations", "blocks", "bound_to", "const", "in_order", "kids",
-    "loop_nest", "loops_around", "multiply_add", "nbytes", "path_to", "rows_are_lines", "seq", "size_hole",
-    "size_ranges", "size_variable", "skew", "walk", "with_body",
+    "Access", "AllReduce", "Alloc", "Atomic", "Await", "Barrier", "Block", "Buffer", "Copy", "GPU_AXES",
+    "Guard", "Intrinsic", "Iter", "LOOP_KINDS", "Loop", "LoweredFunc", "Nest", "Operand", "Prefetch",
+    "SCOPES", "Seq", "Signal", "Stmt", "Store", "allocated", "allocations", "blocks", "bound_to", "const",
+    "in_order", "kids", "loop_nest", "loops_around", "multiply_add", "nbytes", "path_to",
+    "rows_are_lines", "seq", "size_hole", "size_ranges", "size_variable", "skew", "walk", "with_body",
 ]  # fmt: skip

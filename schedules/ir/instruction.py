@@ -43,6 +43,7 @@ class Instruction:
     instruction that starts its sums in such registers. ``cost``: how many multiply-adds of vectors take as
     long as it. ``latency``: cycles until its result can be added to; None: as of a multiply-add.
     ``unless``: features of targets that have a faster one for the same, so that it is not `offered` there.
+    ``threads``: how many do it together, the lanes of a warp; 1: each does it alone.
 
     Raises ValueError where the meaning has another number of stages. Example:
     `schedules.instructions.dot_products`.
@@ -60,6 +61,7 @@ class Instruction:
     cost: float = 1.0
     latency: float | None = None
     unless: tuple[str, ...] = ()
+    threads: int = 1
 
     def __post_init__(self) -> None:
         if len(self.meaning.stages) != 1 or len(self.meaning.outputs) != 1:

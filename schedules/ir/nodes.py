@@ -38,14 +38,18 @@ GPU_AXES = (
     "vthread",
 )
 LOOP_KINDS = ("serial", "parallel", "vectorize", "unroll", *GPU_AXES)
-SCOPES = ("global", "shared", "local")  # local: registers or the stack of one thread
+# local: registers or the stack of one thread; fragment: registers of the threads of a warp together, each of
+# which has the elements that the layout of an instruction gives it (on other targets: as local)
+SCOPES = ("global", "shared", "local", "fragment")
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """A named array; extents are expressions over holes until a decision fills them. ``strides``: elements of
     memory from an index to the next along each dimension; None: row-major (see `schedules.ir.strides`).
-    ``given``: the shape in which callers give an argument whose dimensions were merged (`merge_dims`)."""
+    ``given``: the shape in which callers give an argument whose dimensions were merged (`merge_dims`).
+    ``swizzle``: 32, 64 or 128: in rows of so many bytes of shared memory, chunk ``c`` of 16 bytes of row
+    ``r`` lies at ``c ^ r % (swizzle / 16)``; 0: it lies where its index says."""
 
     name: str
     shape: tuple[Expr, ...]
@@ -53,6 +57,7 @@ class Buffer:
     scope: str = "global"
     strides: tuple[Expr, ...] | None = None
     given: tuple[Expr, ...] | None = None
+    swizzle: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +187,32 @@ class Atomic:
 
 
 @dataclass(frozen=True, slots=True)
+class Copy:
+    """Lowered, GPU: the ``count`` elements of shared memory from ``buffer[indices]`` on, along its last
+    dimension, become those of ``source[places]`` on; 0 where ``cond`` does not hold, and nothing is read
+    then. A thread begins it here. It is done, for this thread, behind the `Await` of its group."""
+
+    buffer: str
+    indices: tuple[Expr, ...]
+    source: str
+    places: tuple[Expr, ...]
+    count: int
+    cond: Expr | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Lowered, GPU: the copies that a thread began since its last one are a group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Await:
+    """Lowered, GPU: a thread goes on when at most ``pending`` of its groups, the latest, are under way."""
+
+    pending: int
+
+
+@dataclass(frozen=True, slots=True)
 class Operand:
     """Where an operand of an instruction lies: the element that it begins with, and how many elements lie
     between neighbours along each of its own dimensions."""
@@ -202,7 +233,22 @@ class Intrinsic:
     body: Stmt
 
 
-Stmt = Union[Loop, Seq, Block, Store, Guard, Alloc, Prefetch, Barrier, AllReduce, Atomic, Intrinsic]
+Stmt = Union[
+    Loop,
+    Seq,
+    Block,
+    Store,
+    Guard,
+    Alloc,
+    Prefetch,
+    Barrier,
+    AllReduce,
+    Atomic,
+    Copy,
+    Signal,
+    Await,
+    Intrinsic,
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,11 @@ HINTS = {  # {hint: "what it is of: what it says"}
     "few elements further on, in registers",
     "min_blocks": "loop over blockIdx: for NVIDIA GPUs, registers are kept few enough that so many blocks "
     "share a processor",
+    "stages": "loop: on a GPU, so many iterations' copies to shared memory lie there at a time, and are "
+    "begun so many iterations less one before they are read",
+    "async": "block that copies to shared memory: on a GPU, 1 copies in the background, without registers",
+    "swizzle": "block: bytes of a row of the shared buffer that it writes, whose chunks of 16 bytes change "
+    "places from row to row, against bank conflicts",
     "pad": "block: elements added to the rows of the shared buffer that it writes, against bank conflicts",
     "masked": "block whose terms go to places of their own: on a CPU, 1 computes a term that a condition "
     "leaves out as one that changes nothing, at place 0, in place of a branch that is hard to foretell",
@@ -37,6 +42,9 @@ VALUES = {
     "software_pipeline": range(2),
     "slide": range(2),
     "min_blocks": range(1, 33),
+    "stages": range(1, 9),
+    "async": range(2),
+    "swizzle": range(0, 129, 32),
     "pad": range(1 << 10),
     "masked": range(2),
     "nontemporal": range(3),

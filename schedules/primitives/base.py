@@ -152,6 +152,7 @@ def scope_in_words(scope: str) -> str:
     words = {
         "shared": "memory that the threads of a block share",
         "local": "memory of one thread (registers)",
+        "fragment": "registers of the threads of a warp together",
     }
     return words.get(scope, "memory")
 
