@@ -259,8 +259,13 @@ def _as_workload(
     if isinstance(program, (list, tuple)):
         dag = te.dag([*program])
         return Workload(dag, flops=count_flops(dag))
+    if any(c.__module__.startswith("torch.") for c in type(program).__mro__):
+        raise WorkloadError(
+            f"{type(program).__name__} is a model of torch: tune it with "
+            "autotune.tune_model(autotune.import_torch(module, inputs))"
+        )
     raise WorkloadError(
-        f"{type(program).__name__} is no program; give an operator's name, such as 'matmul', or a list of "
+        f"{type(program).__name__} is not a program; give an operator's name, such as 'matmul', or a list of "
         "te tensors"
     )
 
