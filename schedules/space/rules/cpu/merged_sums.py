@@ -56,13 +56,13 @@ def merging(nest: Nest, name: str, loops: tuple[str, ...]) -> Iterator[Primitive
     yield axes
     nest = axes.apply(nest)
     for x in operands(find_block(nest, name)):
-        while (k := digits(nest, name, x.buffer)) is not None:
+        while (k := _digits(nest, name, x.buffer)) is not None:
             dims = MergeDims(x.buffer, k, 2)
             yield dims
             nest = dims.apply(nest)
 
 
-def digits(nest: Nest, name: str, buffer: str) -> int | None:
+def _digits(nest: Nest, name: str, buffer: str) -> int | None:
     """The first of two dimensions of an argument that a block reads by digits of one axis; None if there are
     none that can be merged."""
     reads = [x.indices for x in operands(find_block(nest, name)) if x.buffer == buffer]

@@ -98,7 +98,8 @@ def schedule_tiles(d: SketchBuilder, producer: str, consumer: str) -> None:
     lanes = lanes_of(n[long[0]], d.dtype(d.block(consumer))) if long and long[0] == axes[-1] else [1]
     cuts = {a: _cut(d, producer, n[a], place, lanes) for place, a in enumerate(long)}
     shared = _operands_to_share(p) if _worth_sharing(p) else []
-    share = bool(shared) and d.choose(f"{producer}.operands", ("shared", "direct")) == "shared"
+    ways = ("shared",) if producer in d.products else ("shared", "direct")  # directly, each read would divide
+    share = bool(shared) and d.choose(f"{producer}.operands", ways) == "shared"
 
     loops = dict(zip(axes, [x.var for x in d.loops(consumer)], strict=True))
     blocks, threads, rest = [], [], []

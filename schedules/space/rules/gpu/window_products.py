@@ -20,7 +20,6 @@ from schedules.ir import Block, Nest
 from schedules.ir.nest import reads
 from schedules.primitives.merge_dims import MergeDims
 from schedules.primitives.unfold import Unfolding
-from schedules.space.rules.cpu.merged_sums import digits
 from schedules.space.rules.parts import copy_read, inline_copies
 from schedules.space.rules.patterns import (
     depends,
@@ -35,51 +34,54 @@ from schedules.space.rules.patterns import (
 )
 from schedules.space.sketch_builder import SketchBuilder
 
+# Which of two operands move with an axis.
+BOTH, FIRST, SECOND = (True, True), (True, False), (False, True)
+
 
 @dataclass(frozen=True)
 class WindowProduct:
-    """A sum of products of ``window``, the operand that windows read, and ``other``. ``rows``: axes of the
-    result that the window moves with. ``terms``: axes of the sum."""
+    """A sum of products of two operands, ``reads``, of which windows read the first. ``groups``: axes that
+    are rows or columns of a matrix together: those of the result that both operands move with, a product
+    each; those of either operand; those of the sum, last."""
 
-    window: Load
-    other: Load
-    rows: tuple[str, ...]
-    terms: tuple[str, ...]
+    reads: tuple[Load, Load]
+    groups: tuple[tuple[str, ...], ...]
 
     @staticmethod
     def of(b: Block) -> WindowProduct | None:
-        """How a block is one; None if it is none. Each axis of its result belongs to one operand then, and
-        each axis of its sum to both."""
+        """How a block is one; None if it is none. Both operands have axes of the result for themselves then,
+        and both have all axes of the sum."""
         read = list(dict.fromkeys(operands(b)))
         if b.reducer is None or b.where or is_placed(b) or len(read) != 2 or not has_product(b):
             return None
         windows = [x for x in read if any(not isinstance(i, Var) and E.variables(i) for i in x.indices)]
-        if len(windows) != 1 or any(is_gathered(x) for x in read):
+        if len(windows) != 1 or any(map(is_gathered, read)) or read[0].buffer == read[1].buffer:
             return None
         (x,) = windows
         (other,) = (y for y in read if y != x)
-        rows = tuple(v for v in spatial(b) if depends(x, v))
+        by = {v: (depends(x, v), depends(other, v)) for v in spatial(b)}
+        parts = [tuple(v for v in by if by[v] == k) for k in (BOTH, FIRST, SECOND)]
         terms = tuple(i.var for i in b.iters if i.kind == "reduce")
-        apart = all(depends(x, v) != depends(other, v) for v in spatial(b))
-        if not (rows and apart and all(depends(y, v) for y in read for v in terms)):
+        if (False, False) in by.values() or not all(depends(y, v) for y in read for v in terms):
             return None
-        return WindowProduct(x, other, rows, terms) if x.buffer != other.buffer else None
+        if not all(parts[1:]):
+            return None
+        return WindowProduct((x, other), (*parts, terms))
 
     def can_be_opened(self, nest: Nest, b: Block) -> bool:
         """Whether all that a window reads is known to lie inside, and how many steps its axes have."""
-        axes = self.opened(b)
-        return 0 not in extents(b).values() and Unfolding.of(b, self.window, axes).leaving(nest, b) is None
+        axes = _mixed(b, self.reads[0])
+        return 0 not in extents(b).values() and Unfolding.of(b, self.reads[0], axes).leaving(nest, b) is None
 
-    def opened(self, b: Block) -> list[str]:
-        """Axes of the block that stand in an index with something else."""
-        mixed = {v for i in self.window.indices if not isinstance(i, Var) for v in E.variables(i)}
-        return [i.var for i in b.iters if i.var in mixed]
+    def merged(self, b: Block) -> list[tuple[str, ...]]:
+        """Neighbouring axes of the block that become one."""
+        return [x for group in self.groups for x in _runs(b, group)]
 
-    @property
-    def ordered(self) -> list[str]:
-        """Axes that the window moves with: last those along which it goes on in memory."""
-        terms_last = E.variables(self.window.indices[-1]) <= set(self.terms)
-        return [*self.rows, *self.terms] if terms_last else [*self.terms, *self.rows]
+    def ordered(self, x: Load) -> list[str]:
+        """Axes that a read moves with: last those along which it goes on in memory."""
+        last = E.variables(x.indices[-1])
+        groups = sorted(self.groups[1:], key=lambda g: not last.isdisjoint(g))
+        return [v for g in (self.groups[0], *groups) for v in g if depends(x, v)]
 
 
 def window_products(d: SketchBuilder) -> None:
@@ -89,6 +91,7 @@ def window_products(d: SketchBuilder) -> None:
         found = WindowProduct.of(b) if b.reducer is not None else None
         if found is not None and not any(name == x for x, _ in d.open) and found.can_be_opened(d.s.nest, b):
             if d.choose(f"{name}.window", ("", "product")):
+                d.products.add(name)
                 as_product(d, name, found)
 
 
@@ -96,45 +99,86 @@ def as_product(d: SketchBuilder, name: str, p: WindowProduct) -> None:
     """Make block ``name``, which is ``p``, a product of matrices. A stage that alone reads it, elementwise,
     gets its axes."""
     b = d.block(name)
-    made, reader = b.writes[0].buffer, sole_reader(d.s.nest, b)
-    axes = p.opened(b)
+    runs = p.merged(b)
+    lie = {x.buffer: order for x in p.reads if (order := _dims(d.s.nest, x, runs)) is not None}
+    for x in p.reads:
+        if x.buffer not in lie:
+            order = p.ordered(x)
+            lie[_opened_copy(d, name, x, order, runs)] = order
+    _merge_axes(d, name, [i.var for i in b.iters], runs)
+    written, axes = [b.writes[0].buffer], spatial(b)
+    reader = sole_reader(d.s.nest, b)
+    if reader is not None and reader.reducer is None and reads_identity(reader, written[0]):
+        _merge_axes(d, reader.name, axes, runs)
+        written += [w.buffer for w in reader.writes]
+    for buffer, order in (*lie.items(), *((x, axes) for x in written)):
+        for merge in _merges(buffer, order, runs):
+            if buffer not in written or _is_legal(d.s.nest, merge):  # else what writes it divides
+                d.s.apply(merge)
+
+
+def _opened_copy(
+    d: SketchBuilder, name: str, x: Load, order: Sequence[str], runs: Sequence[tuple[str, ...]]
+) -> str:
+    """Let a block read an operand through a copy with a dimension for each axis, in order, of which the
+    ``runs`` are one loop each."""
+    b = d.block(name)
     loops = dict(zip([i.var for i in b.iters], _own(d, name), strict=True))
-    copy = copy_read(d, name, p.window)
-    d.s.unfold(copy, [loops[v] for v in axes])
-    inline_copies(d, copy, p.window.buffer)
-    order = p.ordered
-    at = [next(x for x in reads(d.block(name)) if x.buffer == copy).indices.index(Var(v)) for v in order]
+    mixed = _mixed(b, x) or [v for run in runs for v in run if v in order]
+    copy = copy_read(d, name, x)
+    d.s.unfold(copy, [loops[v] for v in mixed])
+    inline_copies(d, copy, x.buffer)
+    (now,) = (y for y in dict.fromkeys(reads(d.block(name))) if y.buffer == copy)
+    at = [now.indices.index(Var(v)) for v in order]
     if at != sorted(at):
         d.s.reorder_axes(*(_own(d, copy)[k] for k in at))
         d.s.reorder_storage(copy, at)
-    runs = [*_runs(b, p.rows), *_runs(b, p.terms)]
-    for run in sorted(runs, key=lambda x: order.index(x[0]), reverse=True):
-        first = order.index(run[0])
-        d.s.merge_axes(*_own(d, copy)[first : first + len(run)])
+    _merge_axes(d, copy, order, runs)
+    return copy
+
+
+def _mixed(b: Block, x: Load) -> list[str]:
+    """Axes of a block that stand in an index of a read with something else."""
+    mixed = {v for i in x.indices if not isinstance(i, Var) for v in E.variables(i)}
+    return [i.var for i in b.iters if i.var in mixed]
+
+
+def _dims(nest: Nest, x: Load, runs: Sequence[tuple[str, ...]]) -> list[str] | None:
+    """The axes along which a read moves through its dimensions, if those of ``runs`` can be merged as they
+    lie; else None."""
+    if not all(isinstance(i, Var) for i in x.indices):
+        return None
+    axes = [i.name for i in x.indices if isinstance(i, Var)]
+    whole = all(list(run) == axes[k : k + len(run)] for run in runs for k in [_place(axes, run)] if k >= 0)
+    return axes if whole and all(_is_legal(nest, m) for m in _merges(x.buffer, axes, runs)) else None
+
+
+def _place(axes: Sequence[str], run: Sequence[str]) -> int:
+    """The place of the first of ``run``; -1 if none of it is there."""
+    return min((axes.index(v) for v in run if v in axes), default=-1)
+
+
+def _merges(buffer: str, axes: Sequence[str], runs: Sequence[tuple[str, ...]]) -> list[MergeDims]:
+    """Steps that merge the dimensions of a buffer that lie along ``axes``, the last first: the others keep
+    their places."""
+    found = [(k, len(run)) for run in runs if (k := _place(axes, run)) >= 0]
+    return [MergeDims(buffer, k, n) for k, n in sorted(found, reverse=True)]
+
+
+def _merge_axes(d: SketchBuilder, name: str, axes: Sequence[str], runs: Sequence[tuple[str, ...]]) -> None:
+    """Merge the loops of a block that are those of ``axes``."""
+    own = _own(d, name)
     for run in runs:
-        d.s.merge_axes(*(loops[v] for v in run))
-    written = {made}
-    if reader is not None and reader.reducer is None and reads_identity(reader, made):
-        own, place = _own(d, reader.name), spatial(b)
-        for run in _runs(b, p.rows):
-            d.s.merge_axes(*(own[place.index(v)] for v in run))
-        written |= {w.buffer for w in reader.writes}
-    for run in sorted(runs, key=lambda x: order.index(x[0]), reverse=True):
-        d.s.merge_dims(copy, order.index(run[0]), len(run))
-    while (k := digits(d.s.nest, name, p.other.buffer)) is not None:
-        d.s.merge_dims(p.other.buffer, k, 2)
-    for run in reversed(_runs(b, p.rows)):
-        for x in sorted(written):
-            _merge_where_legal(d, MergeDims(x, spatial(b).index(run[0]), len(run)))
+        if (k := _place(axes, run)) >= 0 and k < len(own):
+            d.s.merge_axes(*own[k : k + len(run)])
 
 
-def _merge_where_legal(d: SketchBuilder, merge: MergeDims) -> None:
-    """Merge dimensions. Else what writes them divides."""
+def _is_legal(nest: Nest, merge: MergeDims) -> bool:
     try:
-        merge.check(d.s.nest)
-    except ScheduleError:  # others write it, or there are gaps
-        return
-    d.s.apply(merge)
+        merge.check(nest)
+    except ScheduleError:  # it is written along several axes, or there are gaps
+        return False
+    return True
 
 
 def _runs(b: Block, axes: Sequence[str]) -> list[tuple[str, ...]]:
