@@ -83,7 +83,9 @@ def split_reduction(d: SketchBuilder, name: str) -> None:
         return
     if d.choose(f"{name}.reduction", ("whole", "split")) == "split":
         outer, _ = d.s.split(loop.var, (d.choice(f"{name}.parts", PARTS), None))
-        d.roots.add(d.s.rfactor(name, outer))
+        parts = d.s.rfactor(name, outer)
+        d.roots.add(parts)
+        d.products |= {parts} if name in d.products else set()
 
 
 def schedule_tiles(d: SketchBuilder, producer: str, consumer: str) -> None:

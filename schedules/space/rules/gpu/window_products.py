@@ -54,24 +54,23 @@ class WindowProduct:
         read = list(dict.fromkeys(operands(b)))
         if b.reducer is None or b.where or is_placed(b) or len(read) != 2 or not has_product(b):
             return None
-        windows = [x for x in read if any(not isinstance(i, Var) and E.variables(i) for i in x.indices)]
+        terms = tuple(i.var for i in b.iters if i.kind == "reduce")
+        windows = [x for x in read if not set(terms).isdisjoint(_mixed(b, x))]
         if len(windows) != 1 or any(map(is_gathered, read)) or read[0].buffer == read[1].buffer:
             return None
         (x,) = windows
         (other,) = (y for y in read if y != x)
+        n = extents(b)
         by = {v: (depends(x, v), depends(other, v)) for v in spatial(b)}
         parts = [tuple(v for v in by if by[v] == k) for k in (BOTH, FIRST, SECOND)]
-        terms = tuple(i.var for i in b.iters if i.kind == "reduce")
-        if (False, False) in by.values() or not all(depends(y, v) for y in read for v in terms):
-            return None
-        if not all(parts[1:]):
-            return None
-        return WindowProduct((x, other), (*parts, terms))
+        known = all(n[v] == 1 or any(by[v]) for v in by) and all(depends(y, v) for y in read for v in terms)
+        return WindowProduct((x, other), (*parts, terms)) if known and all(parts[1:]) else None
 
     def can_be_opened(self, nest: Nest, b: Block) -> bool:
-        """Whether all that a window reads is known to lie inside, and how many steps its axes have."""
-        axes = _mixed(b, self.reads[0])
-        return 0 not in extents(b).values() and Unfolding.of(b, self.reads[0], axes).leaving(nest, b) is None
+        """Whether all that is read is known to lie inside, and how many steps axes have."""
+        mixed = [(x, axes) for x in self.reads if (axes := _mixed(b, x))]
+        inside = all(Unfolding.of(b, x, axes).leaving(nest, b) is None for x, axes in mixed)
+        return inside and 0 not in extents(b).values()
 
     def merged(self, b: Block) -> list[tuple[str, ...]]:
         """Neighbouring axes of the block that become one."""
@@ -103,8 +102,8 @@ def as_product(d: SketchBuilder, name: str, p: WindowProduct) -> None:
     lie = {x.buffer: order for x in p.reads if (order := _dims(d.s.nest, x, runs)) is not None}
     for x in p.reads:
         if x.buffer not in lie:
-            order = p.ordered(x)
-            lie[_opened_copy(d, name, x, order, runs)] = order
+            copy, order = _opened_copy(d, name, x, p.ordered(x), runs)
+            lie[copy] = order
     _merge_axes(d, name, [i.var for i in b.iters], runs)
     written, axes = [b.writes[0].buffer], spatial(b)
     reader = sole_reader(d.s.nest, b)
@@ -119,9 +118,10 @@ def as_product(d: SketchBuilder, name: str, p: WindowProduct) -> None:
 
 def _opened_copy(
     d: SketchBuilder, name: str, x: Load, order: Sequence[str], runs: Sequence[tuple[str, ...]]
-) -> str:
+) -> tuple[str, list[str]]:
     """Let a block read an operand through a copy with a dimension for each axis, in order, of which the
-    ``runs`` are one loop each."""
+    ``runs`` are one loop each. Returns the copy, and the axes of its dimensions; "": of one that stands
+    still."""
     b = d.block(name)
     loops = dict(zip([i.var for i in b.iters], _own(d, name), strict=True))
     mixed = _mixed(b, x) or [v for run in runs for v in run if v in order]
@@ -130,11 +130,13 @@ def _opened_copy(
     inline_copies(d, copy, x.buffer)
     (now,) = (y for y in dict.fromkeys(reads(d.block(name))) if y.buffer == copy)
     at = [now.indices.index(Var(v)) for v in order]
-    if at != sorted(at):
-        d.s.reorder_axes(*(_own(d, copy)[k] for k in at))
-        d.s.reorder_storage(copy, at)
-    _merge_axes(d, copy, order, runs)
-    return copy
+    still = [k for k in range(len(now.indices)) if k not in at]
+    if still + at != sorted(at + still):
+        d.s.reorder_axes(*(_own(d, copy)[k] for k in still + at))
+        d.s.reorder_storage(copy, still + at)
+    dims = ["" for _ in still] + list(order)
+    _merge_axes(d, copy, dims, runs)
+    return copy, dims
 
 
 def _mixed(b: Block, x: Load) -> list[str]:
