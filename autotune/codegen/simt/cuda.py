@@ -106,6 +106,7 @@ CUDA = with_conversions(
         float_suffix="f",
         without_half="AT_EMULATED",
         shuffles=True,
+        calls="cuda",
         aligned=True,
         where_used=(
             ("at_ushort", "typedef unsigned short at_ushort;\nAT_VECTORS(at_ushort, 2);\n"),

@@ -32,6 +32,7 @@ class Dialect:
     without_half: str
     shuffles: bool
     aligned: bool  # vectors lie at multiples of their size
+    calls: str = ""  # the spelling of instructions
     where_used: tuple[tuple[str, str], ...] = ()  # types that few kernels have, and what defines each
 
     def before(self, kernels: str) -> str:
