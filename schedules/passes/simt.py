@@ -41,6 +41,7 @@ from schedules.passes.partial_sums import partial_sums
 from schedules.passes.pipeline import for_grids
 from schedules.passes.privatize import privatize
 from schedules.passes.simplify import simplify
+from schedules.passes.sums_of_zeros import sums_of_zeros
 
 # Axes of a grid and of a block.
 AXES = ("x", "y", "z")
@@ -50,7 +51,7 @@ def lower_simt(nest: Nest) -> GridProgram:
     """Lower a nest whose holes are all filled. Raises ScheduleError for a schedule that no grid can run."""
     verify_names(nest)
     params = tuple(nest.buffer(n) for n in nest.params)
-    nest = partial_sums(nest)
+    nest = partial_sums(sums_of_zeros(nest))
     s = expand_blocks(nest, atomic=True)
     for _, run in for_grids(nest):
         s = run(s)
