@@ -44,6 +44,7 @@ from schedules.passes.partial_sums import partial_sums
 from schedules.passes.pipeline import for_grids
 from schedules.passes.privatize import privatize
 from schedules.passes.simplify import simplify
+from schedules.passes.sums_of_zeros import sums_of_zeros
 from schedules.passes.tensorize import tensorize
 
 # Axes of a grid and of a block.
@@ -59,7 +60,7 @@ def lower_simt(nest: Nest, features: Collection[str] | None = None) -> GridProgr
     if features is not None and not all(i.runs_on(features) for i in marked):
         nest = replace(nest, buffers=tuple(map(_as_local, nest.buffers)))
     params = tuple(nest.buffer(n) for n in nest.params)
-    nest = partial_sums(nest)
+    nest = partial_sums(sums_of_zeros(nest))
     s = expand_blocks(nest, atomic=True)
     for _, run in for_grids(nest):
         s = run(s)
