@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.codegen.simt import cxx, emulator
+from autotune.codegen.simt import emulator
 from schedules.expr import Const
 from schedules.ir import Buffer, Seq
 from schedules.ir.grid import GridKernel, GridProgram

@@ -20,6 +20,7 @@
   static type name##_value[count] __attribute__((aligned(128))); \
   static at_use name##_use[count];                             \
   static at_shared<type> name = {{name##_value, name##_use, #name, count, sizeof(type)}}
+#define AT_SHARED_AT(type, name, count, at) AT_SHARED(type, name, count)
 #define AT_LOAD(type, n, p) at_load<type##n>(p)
 #define AT_STORE(type, n, p, v) at_store(p, v)
 // Copies to shared memory in the background.
@@ -37,9 +38,9 @@
 #define at_mma_m16n8k16_float32_float16(c, a, b) AT_MMA(AT_F16, c, a, b)
 #define at_mma_m16n8k16_float16_float16(c, a, b) AT_MMA(AT_F16_SUMS, c, a, b)
 #define at_mma_m16n8k16_float32_bfloat16(c, a, b) AT_MMA(AT_BF16, c, a, b)
-#define at_mma_m16n8k8_float32_tfloat32(c, a, b) AT_MMA(AT_TF32, c, a, b)
-#define at_mma_m16n8k32_int32_int8(c, a, b) AT_MMA(AT_S8, c, a, b)
-#define at_mma_m16n8k32_int32_uint8(c, a, b) AT_MMA(AT_U8, c, a, b)
+#define at_mma_m16n8k8_float32_tf32(c, a, b) AT_MMA(AT_TF32, c, a, b)
+#define at_mma_m16n8k32_int32_int8_int8(c, a, b) AT_MMA(AT_S8, c, a, b)
+#define at_mma_m16n8k32_int32_uint8_uint8(c, a, b) AT_MMA(AT_U8, c, a, b)
 #define at_mma_m16n8k32_int32_int8_uint8(c, a, b) AT_MMA(AT_S8_U8, c, a, b)
 #define at_mma_m16n8k32_int32_uint8_int8(c, a, b) AT_MMA(AT_U8_S8, c, a, b)
 enum at_product { AT_F16, AT_F16_SUMS, AT_BF16, AT_TF32, AT_S8, AT_U8, AT_S8_U8, AT_U8_S8 };
