@@ -482,8 +482,11 @@ class _Lanes:
             )
         dims = _dimensions(o, b)
         indices = [self.expr(i, at)[0] for i in o.indices]
-        for n, (d, bit) in enumerate(layout.lanes):
-            indices[dims[d]] = indices[dims[d]] + self.bits_of_lane(n, 1) * (1 << bit)
+        for d, p in enumerate(dims):
+            roles = [_lane_of(layout, d, b) for b in range(layout.bits(d))]
+            _, parts = self.parts("", roles, 1)
+            for x in parts:
+                indices[p] = indices[p] + (x.value * x.weight if x.lane is not None else 0)
         ranges = {**at.ranges, self.lane: (0, LANES - 1)}
         offset = affine.simplify(affine.offset(tuple(indices), known_strides(b)), ranges)
         if affine.multiple(offset) % layout.size:
