@@ -91,7 +91,9 @@ def atomics_of(dialect: Dialect, *programs: GridProgram) -> list[str]:
 def instructions_of(dialect: Dialect, *programs: GridProgram) -> list[str]:
     """The functions of the instructions of some programs, which an emulator has of its own; nothing where
     there are none."""
-    every = (x.instruction for p in programs for k in p.kernels for x in walk(k.body) if isinstance(x, Intrinsic))
+    every = (
+        x.instruction for p in programs for k in p.kernels for x in walk(k.body) if isinstance(x, Intrinsic)
+    )
     found = {i.spellings[f"{dialect.calls} function"] for i in every}
     return ["#ifndef AT_EMULATED", *sorted(found), "#endif"] if found else []
 
