@@ -55,46 +55,58 @@ def _projected(layout: Layout, have: tuple[Expr, ...], want: tuple[Expr, ...]) -
 
 @dataclass(frozen=True)
 class RowReduction:
-    """``store`` in a loop, ``r[i] = op(r[i], value)``, along which ``r`` stands still. ``loops``: the
-    variables of that loop and those in it."""
+    """Nested ``loops``, outermost first, around ``store``, ``r[i] = op(r[i], value)``, along which ``r``
+    stands still."""
 
+    loops: tuple[Loop, ...]
     store: Store
     op: str
     value: Expr
-    loops: tuple[str, ...]
 
     @staticmethod
     def of(s: Loop, held: Collection[str]) -> RowReduction | None:
         """The reduction that a loop is; None if it is none. ``held``: fragments."""
-        loops: list[str] = []
+        loops: list[Loop] = []
         x: Stmt = s
         while isinstance(x, (Loop, Guard)):
-            loops += [x.var] if isinstance(x, Loop) else []
+            loops += [x] if isinstance(x, Loop) else []
             x = x.body
         if not isinstance(x, Store) or x.buffer not in held or not isinstance(x.value, Binary):
             return None
-        if any(not E.variables(i).isdisjoint(loops) for i in x.indices) or x.value.op not in OPS:
+        moving = frozenset().union(*map(E.variables, x.indices))
+        if x.value.op not in OPS or not moving.isdisjoint(y.var for y in loops):
             return None
         here = Load(x.buffer, x.indices, E.dtype_of(x.value))
         a, b = x.value.a, x.value.b
         other = b if a == here else a if b == here else None
         if other is None or any(y.buffer == x.buffer for y in E.loads(other)):
             return None
-        return RowReduction(x, x.value.op, other, tuple(loops))
+        return RowReduction(tuple(loops), x, x.value.op, other)
 
     @property
-    def dtype(self) -> str:
-        return E.dtype_of(self.store.value)
+    def part(self) -> Buffer:
+        """What a lane reduces by itself."""
+        return Buffer(f"{self.loops[0].var}_part", (), E.dtype_of(self.store.value), "local")
 
-    def own(self, s: Stmt, part: str) -> Stmt:
-        """The loop, with what a lane reduces by itself in ``part``."""
-        if s is self.store:
-            return Store(part, (), Binary(self.op, Load(part, (), self.dtype), self.value), True)
-        return with_body(s, lambda x: self.own(x, part))
+    @property
+    def own(self) -> Loop:
+        """The loops of a lane by itself."""
+        part = self.part
 
-    def together(self, own: Stmt, part: str, indices: tuple[Expr, ...], lane: str, near: int) -> Stmt:
-        """What a lane reduces by itself, ``own``, and then with its neighbours."""
-        dtype = self.dtype
-        first = Store(part, (), Const(identity(self.op, dtype), dtype))
-        last = AllReduce(self.store.buffer, indices, self.op, Load(part, (), dtype), lane, LANES, near)
-        return Alloc(Buffer(part, (), dtype, "local"), seq(first, own, last))
+        def f(s: Stmt) -> Stmt:
+            if s is self.store:
+                value = Binary(self.op, Load(part.name, (), part.dtype), self.value)
+                return Store(part.name, (), value, True)
+            return with_body(s, f)
+
+        out = f(self.loops[0])
+        assert isinstance(out, Loop)
+        return out
+
+    def together(self, own: Stmt, indices: tuple[Expr, ...], lane: str, near: int) -> Stmt:
+        """What lanes do by themselves, ``own``, and then ``near`` neighbours together."""
+        part = self.part
+        first = Store(part.name, (), Const(identity(self.op, part.dtype), part.dtype))
+        value = Load(part.name, (), part.dtype)
+        last = AllReduce(self.store.buffer, indices, self.op, value, lane, LANES, near)
+        return Alloc(part, seq(first, own, last))

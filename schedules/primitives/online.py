@@ -165,7 +165,11 @@ class Online(Primitive[str]):
             of = E.substitute(_written_out(nest, m.values[which]), {**row, k.var: Var(j.var)})
             if k.extent == j.extent:
                 p = degree(
-                    value, at, of, lambda x: isinstance(x, Load) and x.buffer in relative, rounded=self.rounded
+                    value,
+                    at,
+                    of,
+                    lambda x: isinstance(x, Load) and x.buffer in relative,
+                    rounded=self.rounded,
                 )
         if p is None:
             raise self.refused(
