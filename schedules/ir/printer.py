@@ -136,6 +136,7 @@ def _stmt(s: Stmt, depth: int, out: list[str], ranges: Ranges) -> None:
             parts = [_place(p.buffer, p.indices) for p in places(s)]
             parts += map(E.show, loads(s) if parts else expressions(s))
             parts += [str(getattr(s, f.name)) for f in fields(s) if f.type == "int" and f.default is MISSING]
+            parts += [f"if {E.show(x)}" for x in expressions(s) if E.dtype_of(x) == "bool" and x != E.TRUE]
             out.append(f"{pad}{type(s).__name__.lower()} {', '.join(parts)}".rstrip())
             for x in kids(s):
                 _stmt(x, depth + 1, out, ranges)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from autotune.codegen.simt.atomics import Update
 from schedules.ir.grid import GridKernel
 
-# The place of an element in swizzled memory (`schedules.ir.strides.swizzled`); mask: the bits that change.
-SWIZZLE = ("AT_SWIZZLE", "#define AT_SWIZZLE(at, mask) ((at) ^ ((at) >> 3 & (mask)))\n")
+# The place of an element in swizzled memory (`schedules.ir.strides.swizzled`).
+SWIZZLE = ("AT_SWIZZLE", "#define AT_SWIZZLE(at, above, mask) ((at) ^ ((at) >> (above) & (mask)))\n")
 
 
 @dataclass(frozen=True)
