@@ -457,7 +457,8 @@ class GridRun:
         dtype = E.dtype_of(s.value)
         here = E.Load(s.buffer, s.indices, dtype)
         total, keep = self.code.expr(here)(env), rounding(dtype)
-        for x in range(s.extent):
+        first = at["x"] // s.near * s.near if s.near else 0
+        for x in range(first, first + s.near if s.near else s.extent):
             total = keep(E.NUMERIC[s.op](total, self.values[number // width, x]))
         self.code.place(s.buffer, s.indices)(env)(total)
         yield AFTER

@@ -22,6 +22,7 @@ from schedules.expr import Const, Expr, Load, Var
 from schedules.ir import (
     Access,
     Alloc,
+    AllReduce,
     Buffer,
     Guard,
     Intrinsic,
@@ -39,6 +40,7 @@ from schedules.ir.exprs import accesses, expressions, substitute
 from schedules.ir.nest import numbered
 from schedules.ir.strides import known_strides
 from schedules.layouts import LANES, Layout
+from schedules.passes.fragment_rows import RowReduction, layouts_of_rows
 from schedules.passes.lane_places import (
     Fragment,
     Indices,
@@ -63,7 +65,7 @@ def fragments(s: Stmt, ranges: Ranges) -> Stmt:
     if not names:
         return s
     lane = numbered("lane", {x.var for x in walk(s) if isinstance(x, Loop)})
-    out = _stmt(s, Scope(lane, _layouts(s), ranges=ranges))
+    out = _stmt(s, Scope(lane, layouts_of_rows(s, _layouts(s), names), ranges=ranges))
     return _with_lanes(out, lane, names)
 
 
@@ -107,15 +109,14 @@ def _stmt(s: Stmt, at: Scope) -> Stmt:
         case Alloc(buffer=b) if is_fragment(b):
             if b.name not in at.layouts:
                 raise ScheduleError(
-                    f"fragment {b.name}: no instruction says which lane has which element; tensorize the "
-                    "loops that use it, or give it the scope local"
+                    f"fragment {b.name}: no instruction says which lane has which element, nor a fragment that "
+                    "is used beside it; tensorize the loops that use it, or give it the scope local"
                 )
             f = Fragment(b, *at.layouts[b.name])
             inner = replace(at, held={**at.held, b.name: f}, buffers={**at.buffers, b.name: f.registers})
             return Alloc(f.registers, _stmt(s.body, inner))
         case Alloc(buffer=b):
-            inner = replace(at, buffers={**at.buffers, b.name: b})
-            return Alloc(b, _stmt(s.body, inner))
+            return Alloc(b, _stmt(s.body, at.with_local(b, at.split if b.scope == "local" else ())))
         case Loop() if not _uses(s, at):
             return s if not at.split else substitute(s, {v: x.value for v, x in at.split.items()})
         case Loop() if bound_to(s, "threadIdx"):
@@ -155,6 +156,9 @@ def _uses(s: Stmt, at: Scope) -> bool:
 
 def _loop(s: Loop, at: Scope) -> Stmt:
     """The loop over what is no lane of its variable, in place of it."""
+    rows = RowReduction.of(s, at.held)
+    if rows is not None and (near := _near(rows, at)):
+        return _reduced(rows, at, near)
     roles, shift = _roles(s, at)
     span = loop_range(s.extent, at.ranges)
     if span is None:
@@ -180,6 +184,28 @@ def _loop(s: Loop, at: Scope) -> Stmt:
         vector = lanes and all(isinstance(y, (Guard, Store)) for y in walk(body))
         body = replace(x, body=body, kind="vectorize" if vector else "unroll")
     return body
+
+
+def _near(rows: RowReduction, at: Scope) -> int:
+    """How many neighbouring lanes have what a row is reduced from; 0 if one has all."""
+    bits = {q for x in rows.loops for q in _roles(x, at)[0] if q is not None}
+    if bits != set(range(len(bits))):
+        raise ScheduleError(
+            f"block that reduces into {rows.store.buffer}: lanes that are no neighbours have parts of a row; "
+            "reduce in shared memory"
+        )
+    return 1 << len(bits) if bits else 0
+
+
+def _reduced(rows: RowReduction, at: Scope, near: int) -> Stmt:
+    """The loops of a reduction: each lane for itself, then neighbours together."""
+    f = at.held[rows.store.buffer]
+    p = place(f, rows.store.indices, at)
+    if any(isinstance(x, int) for x in p.lanes.values()):
+        raise apart(f, rows.store.indices, "a single row is reduced")
+    part = rows.part
+    inner = at.with_local(part, (*at.split, *(x.var for x in rows.loops)))
+    return rows.together(_loop(rows.own, inner), p.indices, at.lane, near)
 
 
 def _roles(s: Loop, at: Scope) -> tuple[list[int | None], int]:
@@ -263,7 +289,7 @@ def _store(s: Store, at: Scope) -> Stmt:
         indices = p.indices
     else:
         indices = tuple(_expr(i, at)[0] for i in s.indices)
-        told = frozenset().union(*map(E.variables, s.indices))
+        told = at.own.get(s.buffer, frozenset()).union(*map(E.variables, s.indices))
         several = sorted({x[0] for x in lanes.values() if isinstance(x, tuple)} - told)
         if several:
             raise ScheduleError(
@@ -339,11 +365,13 @@ def _with_lanes(s: Stmt, lane: str, names: frozenset[str]) -> Stmt:
 
     def whole(x: Stmt) -> bool:
         """Whether every statement in it is that of a lane."""
-        if bound_to(x, "threadIdx"):
+        if bound_to(x, "threadIdx") or isinstance(x, AllReduce):
             return False
         return own(x) if not kids(x) or isinstance(x, Intrinsic) else all(map(whole, kids(x)))
 
     def go(x: Stmt) -> Stmt:
+        if isinstance(x, AllReduce):  # it stands for all lanes
+            return x
         if (own(x) and not isinstance(x, Alloc)) or whole(x):
             return Loop(lane, Const(LANES), x, "threadIdx.x")
         return with_body(x, go)

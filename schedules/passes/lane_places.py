@@ -6,7 +6,7 @@ parts, each of which is bits of the lane's number, or a loop over registers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from schedules import affine
@@ -78,7 +78,8 @@ class Split:
 class Scope:
     """What is known at a statement. ``lane``: the variable that is the lane's number. ``layouts``: {fragment:
     (the layout of its tiles, the instruction that says so)}. ``held``: the fragments around, ``buffers``: all
-    that are; ``split``: the loops around that were."""
+    that are; ``split``: the loops around that were. ``own``: {local array: loops around it}, for which a lane
+    has one of its own."""
 
     lane: str
     layouts: Mapping[str, tuple[Layout, str]]
@@ -86,6 +87,12 @@ class Scope:
     buffers: Mapping[str, Buffer] = field(default_factory=dict)
     split: Mapping[str, Split] = field(default_factory=dict)
     ranges: Ranges = field(default_factory=dict)
+    own: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def with_local(self, b: Buffer, loops: Iterable[str]) -> Scope:
+        """Inside of a local array that a lane has for each iteration of ``loops``."""
+        own = {**self.own, b.name: frozenset(loops)}
+        return replace(self, buffers={**self.buffers, b.name: b}, own=own)
 
 
 @dataclass

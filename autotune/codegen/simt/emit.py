@@ -449,13 +449,15 @@ class _Emitter(CExpressions):
         self.do(f"const {self.index} {self.name(s.var)} = {x};")
         self.do(f"{acc} = {self.expr(s.value)};")
         self.close()
-        within = min(width, WARP)
+        within = s.near or min(width, WARP)
         shuffles = (
             self.d.shuffles
             and within & (within - 1) == 0
             and width % within == 0
             and self.k.threads % WARP == 0
         )
+        if s.near and not shuffles:
+            raise CompileError(f"{self.d.name}: {s.near} neighbours cannot reduce into {s.buffer} alone")
         if shuffles:
             distance = within // 2
             while distance:
@@ -463,7 +465,7 @@ class _Emitter(CExpressions):
                 self.do(f"{acc} = {self.combine(s.op, dtype, acc, other)};")
                 distance //= 2
         each = within if shuffles else 1  # threads with the same partial result
-        if width > each:
+        if width > each and not s.near:
             part, row = self.temporary(), self.row()
             count = width // each
             self.shared.append(Buffer(part, (Const(count * rows),), dtype, "shared"))
