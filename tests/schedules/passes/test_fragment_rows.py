@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from grid_cases import need_cxx
-from helpers import checker
 from needs import missing
 from warp_attention import AttentionTiles, by_warps
 
@@ -54,6 +53,7 @@ def run_each_way(dag: ComputeDAG, s: Schedule) -> list[np.ndarray]:
         ({"heads": 2, "seq": 64, "dim": 16}, AttentionTiles(warps=2, part=32)),
         ({"heads": 1, "seq": 48, "dim": 32, "is_causal": 1}, AttentionTiles(warps=3, part=16)),
         ({"b": 2, "heads": 1, "seq": 32, "dim": 16}, AttentionTiles(warps=1, rows=32, part=32)),
+        ({"heads": 1, "seq": 64, "dim": 16}, AttentionTiles(warps=2, part=16, stages=2)),
     ],
 )
 def test_attention_is_one_kernel(params: dict[str, object], t: AttentionTiles) -> None:
@@ -62,8 +62,9 @@ def test_attention_is_one_kernel(params: dict[str, object], t: AttentionTiles) -
     s = by_warps(w.dag, t)
     serial, *others = run_each_way(w.dag, s)
     assert all(np.array_equal(serial.view(np.uint16), x.view(np.uint16)) for x in others)
-    verdict = checker(w.dag, data(w.dag)).check([serial], 0)
-    assert not verdict.reason, verdict.reason
+    (wanted,) = ops.reference(w, data(w.dag))
+    # a mean of values between -2 and 2, whose weights are rounded by 2^-8 of them, and the result too
+    assert np.abs(serial.astype("f4") - wanted.astype("f4")).max() <= 3 * 2**-8 * 2
 
 
 def reductions(p: GridProgram) -> list[AllReduce]:
