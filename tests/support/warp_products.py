@@ -84,4 +84,4 @@ def _load(s: Schedule, name: str) -> None:
     s.reorder(ro, co, ri, ci)
     s.unroll(ro)
     s.unroll(co)
-    s.tensorize(ri, "ldmatrix_x4_trans" if name.startswith("b") else "ldmatrix_x4")
+    s.tensorize(ri, "ldmatrix_float16_b_trans" if name.startswith("b") else "ldmatrix_float16_a")
