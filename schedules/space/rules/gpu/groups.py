@@ -84,7 +84,8 @@ def _schedule(d: SketchBuilder, name: str) -> None:
 def _tile(d: SketchBuilder, producer: str, consumer: str) -> None:
     """Tile a sum with the stage that stores its results. The matrix units do the sum if they can and are
     chosen."""
-    found = matrix_products(d, producer, consumer)
+    apart = producer in d.windows_of_taps  # as a product its tiles have more rows
+    found = {} if apart else matrix_products(d, producer, consumer)
     way = d.choose(f"{producer}.with", (*found, "")) if found else ""
     if way:
         schedule_matrix_product(d, producer, consumer, found[way])
