@@ -129,7 +129,8 @@ def _stmt(s: Stmt, depth: int, out: list[str], ranges: Ranges) -> None:
             out.append(f"{pad}{s.instruction.name}({at})")
         case AllReduce():
             value = f"{E.show(s.value)} for {s.var} in range({s.extent})"
-            out.append(f"{pad}{_place(s.buffer, s.indices)} {s.op}= all threads: {value}")
+            who = f"each {s.near} lanes" if s.near else "all threads"
+            out.append(f"{pad}{_place(s.buffer, s.indices)} {s.op}= {who}: {value}")
         case Block():
             _block(s, pad, out, ranges)
         case _:

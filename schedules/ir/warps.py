@@ -24,7 +24,8 @@ from schedules.expr import Expr
 from schedules.ir import Alloc, Buffer, Guard, Loop, Stmt, bound_to, walk
 from schedules.ir.grid import GridKernel, GridProgram
 from schedules.ir.interp import Action, Env, Thunk
-from schedules.ir.interp_grid import LANE, CheckedCompiler, GridMemory, GridRun, all_arrays
+from schedules.ir.interp_grid import CheckedCompiler, GridMemory, GridRun, all_arrays
+from schedules.ir.lanes import LANE
 from schedules.ir.strides import swizzled
 
 SECTOR = 32  # bytes
