@@ -19,6 +19,7 @@
 #define __syncthreads() at_wait(__LINE__, true)
 #define __shfl_xor_sync(mask, value, distance) at_exchange(value, distance, __LINE__)
 #define AT_SHARED(type, name, count) static at_shared<type, count> name; name.what = #name
+#define AT_SHARED_AT(type, name, count, at) AT_SHARED(type, name, count)
 #define AT_LOAD(type, n, p) at_load<type##n>(p)
 #define AT_STORE(type, n, p, v) at_store(p, v)
 
