@@ -29,8 +29,8 @@ LATENCY = 1500.0
 TURN = 60.0
 # Share of `LATENCY` that is left, at least, of copies that run in the background during other iterations.
 STAGED = 0.02
-# Part of a turn that is left with one barrier a turn, where copies run in the background.
-ONE_BARRIER = 0.5
+# Share of `TURN` that is left with one barrier a turn; half of that where copies were begun two turns before.
+HALF = 0.5
 # Share of `LATENCY` that is left: if data was loaded an iteration ahead; if no barrier holds threads up.
 AHEAD = 0.1
 FLOWING = 0.05
@@ -90,12 +90,12 @@ def measure(k: KernelFacts, env: Columns, m: GpuRates) -> dict[str, Number]:
     issue = np.maximum((flops / 2 + loads) / m.fma, np.maximum(near / 32.0, special / 16.0))
     cycles = issue / x.blocks / warp_use
     together = np.minimum(np.maximum(x.resident, 1.0), np.ceil(x.blocks / m.sms))
-    turns = waits
+    barriers = waits
     for n_waits, stages in staged:
         share_hidden = (stages - 1.0) * together * cycles / (np.maximum(n_waits, 1.0) * LATENCY)
         waits = waits + n_waits * np.clip(1.0 - share_hidden, STAGED, 1.0)
-        turns = turns + n_waits * np.where(stages > 1, ONE_BARRIER, 1.0)
-    wave = np.maximum(together * cycles / hidden, cycles + LATENCY * waits) + TURN * turns
+        barriers = barriers + n_waits * np.where(stages > 2, HALF / 2, np.where(stages > 1, HALF, 1.0))
+    wave = np.maximum(together * cycles / hidden, cycles + LATENCY * waits) + TURN * barriers
     wave = np.maximum(wave, together * BEGIN)
     part = number(k.block_bytes, env)  # if the first cache holds it, a block reads it again from there
     anew = np.where(part <= FIRST_CACHE, np.minimum(1.0, x.blocks * part / np.maximum(far, 1.0)), 1.0)
