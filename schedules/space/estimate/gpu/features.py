@@ -13,7 +13,7 @@ import numpy as np
 
 from schedules.space.estimate.base import Formulas
 from schedules.space.estimate.counting import Number, number
-from schedules.space.estimate.gpu.coalescing import sectors
+from schedules.space.estimate.gpu.coalescing import is_aligned, sectors
 from schedules.space.estimate.gpu.facts import KernelFacts, analyse
 from schedules.space.estimate.gpu.limits import filled, shape, within
 from schedules.space.estimate.gpu.rates import WARP, GpuRates
@@ -72,9 +72,10 @@ def measure(k: KernelFacts, env: Columns, m: GpuRates) -> dict[str, Number]:
                 near = near + times * np.where(wide >= 4, 0.4, np.where(wide >= 2, 0.6, 1.0))
                 loads = loads + np.where(stages > 0, 0.0, times / wide)  # a copy is one instruction
             elif a.scope == "global":
-                single = times / np.clip(number(w.lanes, env), 1.0, 4.0)
-                near, loads = near + single, loads + single
                 assert a.request is not None, "global memory"
+                wide = np.clip(number(w.lanes, env), 1.0, 4.0)
+                single = times / np.where(is_aligned(a.request, wide, env), wide, 1.0)
+                near, loads = near + single, loads + single
                 touched, filled_ = sectors(a.request, a.item, env)
                 requests = times / number(a.request.together, env)
                 cost, least = cost + requests * touched, least + requests * filled_
