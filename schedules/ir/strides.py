@@ -129,3 +129,30 @@ def as_row_major(b: Buffer, indices: Indices) -> tuple[Buffer, Indices]:
     if order and steps[order[-1]] > 1:
         shape, at = [*shape, steps[order[-1]]], [*at, Const(0)]
     return replace(b, shape=tuple(map(wrap, shape)), strides=None), tuple(at)
+
+
+# Bytes that change places together in a swizzle, and the widths of rows that have one.
+CHUNK, SWIZZLES = 16, (128, 64, 32)
+
+
+def swizzled(at: int, swizzle: int) -> int:
+    """Where byte ``at`` of a buffer with a swizzle lies: a chunk of 16 bytes moves within its row of
+    ``swizzle`` bytes, by the number of its line of 128 bytes. Rows that are read at the same chunk are then
+    in different banks: 8 of 128 bytes, 4 pairs of 64, or 2 times 4 of 32. It is linear over GF(2). Source:
+    the swizzle modes of tensor maps (CUDA driver API, ``CUtensorMapSwizzle``).
+
+    >>> [swizzled(128 * row + 16, 128) - 128 * row for row in range(4)]
+    [16, 0, 48, 32]
+    """
+    return at ^ (at >> 3 & swizzle_mask(swizzle))
+
+
+def swizzle_mask(swizzle: int) -> int:
+    """The bits of an offset in bytes that a swizzle changes."""
+    return swizzle - CHUNK if swizzle else 0
+
+
+def widest_swizzle(b: Buffer, most: int) -> int:
+    """The widest swizzle of at most so many bytes whose rows divide those of a buffer; 0 where none do."""
+    row = known_extents(b)[-1] * DTYPES[b.dtype].itemsize if b.shape and b.strides is None else 0
+    return next((n for n in SWIZZLES if row and n <= most and row % n == 0), 0)

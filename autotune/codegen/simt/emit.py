@@ -17,17 +17,20 @@ from autotune.errors import CompileError
 from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES
-from schedules.expr import Compare, Const, Expr, Load, Logic, Select, Var
+from schedules.expr import Const, Expr, Load, Logic, Select, Var
 from schedules.gpu_architectures import STATIC_SHARED
 from schedules.ir import (
     Alloc,
     AllReduce,
     Atomic,
+    Await,
     Barrier,
     Buffer,
+    Copy,
     Guard,
     Loop,
     Seq,
+    Signal,
     Stmt,
     Store,
     bound_to,
@@ -173,6 +176,14 @@ class _Emitter(CExpressions):
                 self.all_reduce(s)
             case Atomic():
                 self.atomic(s)
+            case Copy():
+                self.copy(s)
+            case Signal() | Await() if not self.d.copies:
+                pass
+            case Signal():
+                self.do("AT_SIGNAL();")
+            case Await(pending=n):
+                self.do(f"AT_AWAIT({n});")
             case _:
                 raise CompileError(f"{self.d.name}: cannot emit {type(s).__name__}")
 
@@ -200,7 +211,9 @@ class _Emitter(CExpressions):
         elif s.kind == "vectorize" and self.vectorized(s):
             pass
         else:
+            unrolled = self.unrolled
             if s.kind in ("unroll", "vectorize"):
+                self.unrolled |= {s.var}
                 self.do("#pragma unroll")
             n_text = self.expr(s.extent)
             self.open(f"for ({self.index} {v} = 0; {v} < {n_text}; ++{v})")
@@ -208,6 +221,7 @@ class _Emitter(CExpressions):
             self.stmt(s.body)
             self.serial -= 1
             self.close()
+            self.unrolled = unrolled
         self.ranges = held
 
     def alloc(self, s: Alloc) -> None:
@@ -230,6 +244,21 @@ class _Emitter(CExpressions):
     def atomic(self, s: Atomic) -> None:
         at = f"&{self.name(s.buffer)}[{self.flat(s.buffer, s.indices)}]"
         text = f"at_atomic_{atomics.NAMES[s.op]}_{E.dtype_of(s.value)}({at}, {self.expr(s.value)});"
+        guard = self.guard(s.buffer)
+        self.do(f"if ({guard}) {text}" if guard else text)
+
+    def copy(self, s: Copy) -> None:
+        """A copy that begins; where a language has none, one that is done."""
+        if not self.d.copies:
+            lane = Var(".lane")
+            at, from_ = ((*x.indices[:-1], x.indices[-1] + lane) for x in (s, s.value))
+            value = E.select(s.cond, replace(s.value, indices=from_), Const(0, s.value.dtype))
+            self.stmt(Loop(lane.name, Const(s.count), Store(s.buffer, at, value), "vectorize"))
+            return
+        to, source = (f"{self.name(x.buffer)}[{self.flat(x.buffer, x.indices)}]" for x in (s, s.value))
+        count = s.count * DTYPES[s.value.dtype].itemsize
+        text = f"AT_COPY({count}, {to}, {source}, {self.expr(s.cond)});"
+        self.needs(s.value.buffer, s.count)
         guard = self.guard(s.buffer)
         self.do(f"if ({guard}) {text}" if guard else text)
 
@@ -258,7 +287,7 @@ class _Emitter(CExpressions):
         while width > 1 and (
             n % width
             or not self.aligned(store.buffer, store.indices, s.var, width)
-            or not all(self.is_uniform(c, s.var, width) for c in conds)
+            or not all(affine.is_uniform(c, s.var, width, self.ranges) for c in conds)
         ):
             width //= 2
         if width < 2 or "int64" in (
@@ -283,20 +312,6 @@ class _Emitter(CExpressions):
             if self.buffers[name].scope != "local" and self.step(name, indices, var) == 1
         ]
         return max(wide, default=DTYPES[self.buffers[s.buffer].dtype].itemsize)
-
-    def is_uniform(self, cond: Expr, var: str, width: int) -> bool:
-        """Whether a condition holds for all lanes of every vector or for none."""
-        if var not in E.variables(cond):
-            return True
-        if isinstance(cond, Logic):
-            return all(self.is_uniform(c, var, width) for c in cond.args)
-        if not isinstance(cond, Compare) or cond.op != "<" or var in E.variables(cond.b):
-            return False
-        terms, _ = affine.linear(cond.a)
-        if terms.get(Var(var)) != Const(1) or any(var in E.variables(a) and a != Var(var) for a in terms):
-            return False
-        before = affine.simplify(E.substitute(cond.a, {var: Const(0)}), self.ranges)
-        return affine.multiple(before) % width == 0 and affine.multiple(cond.b) % width == 0
 
     def vector(self, s: Store, var: str, first: int, width: int) -> None:
         lanes = self.lanes = Lanes(var)
@@ -337,7 +352,7 @@ class _Emitter(CExpressions):
         for x in sorted(conds, key=E.show):
             if E.TRUE in conds[x] or self.inside(x, s):
                 out.append((x, E.TRUE))
-            elif all(self.is_uniform(c, var, width) for c in conds[x]):
+            elif all(affine.is_uniform(c, var, width, self.ranges) for c in conds[x]):
                 out.append((x, E.any_of(*conds[x])))
         return out
 
