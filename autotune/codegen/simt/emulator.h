@@ -19,7 +19,7 @@
 #define __syncthreads() at_wait(__LINE__, true)
 #define __shfl_xor_sync(mask, value, distance) at_exchange(value, distance, __LINE__)
 #define AT_SHARED(type, name, count) static at_shared<type, count> name; name.what = #name
-#define AT_SHARED_AT(type, name, count, at) AT_SHARED(type, name, count)
+#define AT_SHARED_AT(type, name, count, at) at_within(#name, (at) + sizeof(type) * (count)); AT_SHARED(type, name, count)
 #define AT_LOAD(type, n, p) at_load<type##n>(p)
 #define AT_STORE(type, n, p, v) at_store(p, v)
 
@@ -77,6 +77,11 @@ template <class T> static T at_exchange(T value, int distance, int line) {
   memcpy(&value, &at_register[other], sizeof value);
   at_wait(-line, false);
   return value;
+}
+
+static size_t at_asked = SIZE_MAX;  // bytes of shared memory that a launch asks for, where one says
+static void at_within(const char *what, size_t end) {
+  if (end > at_asked) at_fault("%s ends at byte %zu of shared memory, and the launch asks for %zu", what, end, at_asked);
 }
 
 struct at_use { int block, written, writer, read, reader; };  // phases, and threads; reader -2: several
@@ -229,7 +234,9 @@ static const char *at_run(void (*program)(void **, void *), void **args, void *s
 // for the last fault.
 #define AT_DRIVER                                                                                           \
   extern "C" int at_cuLaunchKernel(void *kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx,         \
-                                   unsigned by, unsigned bz, unsigned, void *, void **params, void **) {     \
+                                   unsigned by, unsigned bz, unsigned shared, void *, void **params,         \
+                                   void **) {                                                               \
+    at_asked = shared;                                                                                      \
     if (!at_begin()) return 2;                                                                              \
     at_launch((void (*)(void **))kernel, params, {(int)gx, (int)gy, (int)gz}, {(int)bx, (int)by, (int)bz}); \
     at_end();                                                                                               \
