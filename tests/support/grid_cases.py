@@ -146,7 +146,7 @@ def turned(columns: int) -> tuple[np.ndarray, GridProgram]:
     x = te.placeholder((2, 64, columns), "float32", "x")
     s = Schedule(te.dag([x, te.compute(x.shape, lambda i, j, k: x[i, 63 - j, columns - 1 - k], "y")]))
     s.cache_read("y", "x", "shared")
-    block, row, column = s.loops("y")
+    block, row, _ = s.loops("y")
     s.bind(block, "blockIdx.x")
     s.bind(row, "threadIdx.x")
     s.compute_at("x_shared", block)

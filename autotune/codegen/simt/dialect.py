@@ -33,7 +33,7 @@ class Dialect:
     shuffles: bool
     aligned: bool  # vectors lie at multiples of their size
     asked: str = ""
-    where_used: tuple[tuple[str, str], ...] = ()  # types that few kernels have, and what defines each
+    where_used: tuple[tuple[str, str], ...] = ()  # what few kernels have, and what defines each
 
     def before(self, kernels: str) -> str:
         """What stands before the text of kernels."""

@@ -1,4 +1,5 @@
-"""Launches that are captured into a graph of CUDA once, and replayed: on a fake driver where there is no GPU."""
+"""Launches that are captured into a graph of CUDA once, and replayed: on a fake driver where there is no GPU.
+"""
 
 from __future__ import annotations
 
