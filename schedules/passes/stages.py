@@ -110,9 +110,10 @@ def _phases(s: Loop, shared: set[str], memory: Memory, ranges: Ranges) -> _Phase
     found = _Phases([], [], stmts)
     while stmts:
         x = stmts[0]
+        if changed & {y.buffer for z in walk(x) for y in loads(z)}:
+            break  # an iteration makes what a later one copies
         copies = begun(x, memory, ranges)
-        read = {y.buffer for z in walk(x) for y in loads(z)}
-        if copies is not None and not read & changed:
+        if copies is not None:
             found.background.append(copies)
         elif (copy := _copy(x, shared)) is not None:
             found.through.append((x, *copy))
