@@ -345,6 +345,55 @@ def test_what_a_loop_writes_is_not_copied_ahead() -> None:
     assert [x.pending for x in walk(made) if isinstance(x, Await)] == [0]  # begun and awaited in place
 
 
+def between(*stmts: Stmt, x: Buffer) -> tuple[GridProgram, Stmt]:
+    """A loop in two stages over rows k of x, with statements of 4 threads t, r and s in shared memory."""
+    body: Stmt = seq(*(Loop("t", Const(4), y, "threadIdx.x") for y in stmts))
+    for name in "rs":
+        body = Alloc(Buffer(name, (Const(4),), "float32", "shared"), body)
+    loop = Loop("k", Const(5), body, annotations=(("stages", 2),))
+    y = replace(x, name="y")
+    made = barriers(stages(loop, {"r", "s"}, (x, y), {}), frozenset())  # each has its own of y
+    kernel = GridKernel("k", (x, y), frozenset({"y"}), (1, 1, 1), (4, 1, 1), (), made)
+    return GridProgram((x, y), ("y",), (), (kernel,)), made
+
+
+def test_copies_between_other_statements_are_begun_ahead_with_the_first() -> None:
+    k, t = Var("k"), Var("t")
+    x = Buffer("x", (Const(6), Const(4)), "float32")
+    here, other = (Load(n, (3 - t,), "float32") for n in "rs")
+    program, made = between(
+        Store("r", (t,), Load("x", (k, t), "float32")),
+        Store("y", (k, t), here),
+        Store("s", (t,), Load("x", (k + 1, t), "float32")),
+        Store("y", (k, t), Load("y", (k, t), "float32") + other),
+        x=x,
+    )
+    assert [type(y) for y in walk(made) if isinstance(y, (Await, Barrier))] == [Await, Barrier]
+    data, out = np.arange(24, dtype="f4").reshape(6, 4), np.full((6, 4), np.nan, "f4")
+    for landing in LANDINGS:
+        run_grid(program, {"x": data, "y": out}, landing=landing)
+        np.testing.assert_array_equal(out[:5], (data[:5] + data[1:])[:, ::-1])
+
+
+def test_a_copy_to_what_was_used_before_it_stays_where_it_is() -> None:
+    """What ``r`` holds in an iteration is twice another row."""
+    k, t = Var("k"), Var("t")
+    x = Buffer("x", (Const(6), Const(4)), "float32")
+    here = Load("r", (3 - t,), "float32")
+    program, made = between(
+        Store("r", (t,), Load("x", (k, t), "float32")),
+        Store("y", (k, t), here),
+        Store("r", (t,), Load("x", (k + 1, t), "float32")),
+        Store("y", (k, t), Load("y", (k, t), "float32") + here),
+        x=x,
+    )
+    assert [y.pending for y in walk(made) if isinstance(y, Await)] == [0, 0]
+    data, out = np.arange(24, dtype="f4").reshape(6, 4), np.full((6, 4), np.nan, "f4")
+    for landing in LANDINGS:
+        run_grid(program, {"x": data, "y": out}, landing=landing)
+        np.testing.assert_array_equal(out[:5], (data[:5] + data[1:])[:, ::-1])
+
+
 def test_a_hint_of_padding_and_one_of_swizzle_are_refused_together() -> None:
     s = staged_product((8, 16, 64), 2, replace(TINY, depth=32))
     s.annotate("A_shared", "swizzle", 128)
