@@ -22,6 +22,7 @@ from autotune.codegen.simt import nvrtc
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import gpu  # noqa: E402
+import gpu_steps  # noqa: E402
 
 SUITE = """
 [[group]]
@@ -70,7 +71,7 @@ def test_steps_go_on_where_they_were_cut_off(tmp_path: Path) -> None:
 
     kept = found
     status, said, found = run(tmp_path, *only)
-    assert status == 0 and found == kept and "5 of 26 steps done" in said
+    assert status == 0 and found == kept and "5 of 37 steps done" in said
     status, said, _ = run(tmp_path, "--for", "100")
     assert status == 0 and "tests: no time left" in said
 
@@ -122,17 +123,21 @@ def test_steps_for_nvidia_run_on_a_driver_of_our_own(tmp_path: Path) -> None:
 def test_captured_launches_are_timed_beside_single_ones() -> None:
     need_cxx()
     graph, _ = layers(2)
-    found = gpu.launched(program_on(EmulatedDevice(), graph), rounds=3)
+    found = gpu_steps.launched(program_on(EmulatedDevice(), graph), rounds=3)
     assert found["launches"] == 4 and found["captures"] is False  # emulation launches one by one
     assert set(found["calls_s"]) == {"captured", "one by one"} and min(found["calls_s"].values()) > 0
 
 
-def test_rows_of_a_step_that_was_cut_off_are_kept() -> None:
-    rows = [{"op": "add"}, {"op": "softmax"}]
-    lines = ["hm", json.dumps({"rows": rows[:1]}), json.dumps({"rows": rows}), "[1, 2]", '{"rows": [{"op"']
-    said = "\n".join(lines)
-    assert gpu.so_far(said.encode()) == {"rows": rows}
-    assert gpu.so_far(None) == gpu.so_far("") == {}
+def test_what_a_step_that_was_cut_off_left_is_read_if_it_is_whole(tmp_path: Path) -> None:
+    out, rows = tmp_path / "gpu.json", [{"op": "add"}, {"op": "softmax"}]
+    assert gpu_steps.so_far(out, "half rows") == {}
+    place = gpu_steps.outcome(out, "half rows")
+    gpu_steps.save(place, {"rows": rows})
+    assert gpu_steps.so_far(out, "half rows") == {"rows": rows} and gpu_steps.so_far(out, "tests") == {}
+    place.write_text(json.dumps({"rows": rows})[:-4])
+    assert gpu_steps.so_far(out, "half rows") == {}
+    place.write_text("[1, 2]")
+    assert gpu_steps.so_far(out, "half rows") == {}
 
 
 @pytest.mark.soak
