@@ -33,6 +33,7 @@ from pathlib import Path
 import gpu_steps
 from gpu_steps import PEERS, ROOT, Result, Step, leave, outcome, save, so_far, steps
 
+LOOK_S = 120.0  # at most, until a device has answered
 LEAST_SHARE = 0.5  # of a step's seconds: with less time left it does not begin
 
 
@@ -76,7 +77,7 @@ def keep(o: argparse.Namespace, content: Result, answer: Result) -> None:
 
 def look(o: argparse.Namespace, content: Result) -> str | None:
     """Note where this is, and say what is missing; why nothing can be done here, if so."""
-    found = child(Step("here", gpu_steps.here), o, o.limit)
+    found = child(Step("here", gpu_steps.here), o, LOOK_S)
     outcome(o.out, "here").unlink(missing_ok=True)
     if found["status"] != "done":
         return str(found["reason"])
@@ -141,7 +142,9 @@ def wrong(o: argparse.Namespace, content: Result) -> str | None:
         n = content["parts"]
         return f"{o.out} has the suite in {n} parts: give --parts {n}, or another --out"
     if content.setdefault("target", o.target) != o.target:
-        return f"{o.out} is of target {content['target']}: give --target {content['target']}, or another --out"
+        return (
+            f"{o.out} is of target {content['target']}: give --target {content['target']}, or another --out"
+        )
     if strange := [p for p in o.peers if p not in PEERS]:
         return f"no peer {strange[0]!r}; they are {', '.join(PEERS)}"
     known = [s.name for s in steps(o)]

@@ -1,6 +1,6 @@
 """One call of a kernel of a log, for tools that watch a program: `gpu_steps.under` runs it below them.
 
-    python benchmarks/gpu_call.py TARGET LOG '{"group": …, "op": …, "params": …, "dtype": …}'
+python benchmarks/gpu_call.py TARGET LOG '{"group": …, "op": …, "params": …, "dtype": …}'
 """
 
 from __future__ import annotations

@@ -62,7 +62,10 @@ def steps(o: Options) -> list[Step]:
     first = [
         Step("install", install),
         Step("instructions", instructions, SHORT_S),
-        *(Step(n, partial(matrix, suite=n.replace(" ", "_")), s) for n, s in (("half products", PRODUCTS_S),)),
+        *(
+            Step(n, partial(matrix, suite=n.replace(" ", "_")), s)
+            for n, s in (("half products", PRODUCTS_S),)
+        ),
         Step("model", model, PRODUCTS_S),
         *(
             Step(name, partial(matrix, suite=name.replace(" ", "_")))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,12 @@ from emulated_device import EmulatedDevice
 from grid_cases import need_cxx
 from model_cases import layers
 
+import autotune as at
 from autotune.backends.drivers import cuda
 from autotune.codegen.simt import nvrtc
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
-import gpu  # noqa: E402
 import gpu_steps  # noqa: E402
 
 SUITE = """
@@ -71,7 +73,7 @@ def test_steps_go_on_where_they_were_cut_off(tmp_path: Path) -> None:
 
     kept = found
     status, said, found = run(tmp_path, *only)
-    assert status == 0 and found == kept and "5 of 37 steps done" in said
+    assert status == 0 and found == kept and "5 of 36 steps done" in said
     status, said, _ = run(tmp_path, "--for", "100")
     assert status == 0 and "tests: no time left" in said
 
@@ -158,4 +160,38 @@ def test_tasks_of_a_step_that_was_cut_off_are_not_tuned_again(tmp_path: Path) ->
 def test_an_unknown_step_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(SUITE)
     status, said, _ = run(tmp_path, "--steps", "suite 99")
-    assert status == 2 and "no step 'suite 99'; the steps are install, tests, suite 00" in said
+    assert status == 2 and "no step 'suite 99'; the steps are install, instructions, half products" in said
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("target", ["cuda-emulator"])
+def test_a_dry_run_does_or_skips_every_step_also_after_a_kill(tmp_path: Path, target: str) -> None:
+    """As a stranger calls it, but for budgets: no suite is named. It is killed in its fourth step."""
+    need_cxx()
+    few = ("--trials", "1", "--budget", "10", "--parts", "1", "--out", str(tmp_path / "gpu.json"))
+    command = [sys.executable, "benchmarks/gpu.py", "--target", target, *few]
+    first = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert first.stdout is not None
+    left = tmp_path / "gpu.steps/float-products.json"
+    while not left.exists():
+        assert first.poll() is None
+        time.sleep(0.05)
+    first.send_signal(signal.SIGKILL)
+    first.communicate()  # ends when the step has ended too, which held the pipe
+    before = {s["step"]: s for s in json.loads((tmp_path / "gpu.json").read_text())["steps"]}
+    assert set(before) == {"install", "instructions", "half products", "model"}
+
+    second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    steps = {s["step"]: s for s in found["steps"]}
+    assert second.returncode == 0 and "17 of 17 steps done" in second.stdout, second.stdout + second.stderr
+    assert {s["status"] for s in steps.values()} == {"done", "skipped"}
+    assert all(s["reason"] for s in steps.values() if s["status"] == "skipped")
+    assert all(steps[name] == step for name, step in before.items())  # nothing is done twice
+    rows = [r for s in steps.values() for r in s.get("rows", [])]
+    assert len(rows) == 14 and all(r["times_s"]["autotune"] > 0 and r["flops"] for r in rows)
+    assert {r["dtype"] for r in rows} == {"float16", "bfloat16", "float32", "int8"}
+    assert not list((tmp_path / "gpu.steps").iterdir())
+    with at.Log(tmp_path / "gpu.db") as log:
+        trials = [r for r in log.records() if r.kind == "trial"]
+    assert len(trials) >= sum(r["measured"] for r in rows) >= len(rows)
