@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+from collections.abc import Mapping
 from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from autotune.backends.grids import Grids
 from autotune.platform.machine import driver_library
 from autotune.settings import cuda_binding
 from schedules.distribution import install
+from schedules.gpu_architectures import compiled_for
 from schedules.model import Target, Trace
 from schedules.te.compute_dag import ComputeDAG
 
@@ -100,16 +102,17 @@ class Cuda(Grids):
         program = grid_program(dag, trace, target)
         with within_recursion():
             made = cuda.generate(program)
-        cubin = nvrtc.compile_cubin(made.text, target.arch)
-        return grid_code(program, self.name, made, cubin.data, cubin.facts).to_bytes()
+        cubin = nvrtc.compile_cubin(made.text, compiled_for(target.arch))
+        return grid_code(program, self.name, made, cubin.data, with_asked(cubin.facts, made.shared)).to_bytes()
 
     def cross_compile(self, dag: ComputeDAG, trace: Trace, target: Target) -> Compiled:
         from autotune.backends.building.cross_compile import Compiled
-        from autotune.codegen.simt import nvrtc
+        from autotune.backends.building.from_trace import grid_program
+        from autotune.codegen.simt import cuda, nvrtc
 
-        source = self.source(dag, trace, target)
-        made = nvrtc.compile_cubin(source, target.arch)
-        return Compiled(target, source, made.data, made.facts)
+        made = cuda.generate(grid_program(dag, trace, target))
+        cubin = nvrtc.compile_cubin(made.text, compiled_for(target.arch))
+        return Compiled(target, made.text, cubin.data, with_asked(cubin.facts, made.shared))
 
     def versions(self, target: Target) -> list[str]:
         """With the version of NVRTC that compiles it. Then without, for where there is none: what was made
@@ -126,6 +129,13 @@ class Cuda(Grids):
         except metadata.PackageNotFoundError:
             return [generator]
         return [f"{generator} nvrtc {version}", generator]
+
+
+def with_asked(
+    facts: Mapping[str, Mapping[str, int]], asked: Mapping[str, int]
+) -> dict[str, dict[str, int]]:
+    """What the compiler tells of kernels, with the shared memory that their launches ask for."""
+    return {k: {**v, "shared_bytes": v["shared_bytes"] + asked.get(k, 0)} for k, v in facts.items()}
 
 
 BACKEND = Cuda()

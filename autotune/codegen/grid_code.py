@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import TYPE_CHECKING
 
 from autotune.codegen.runtime.entry import layout_of
@@ -35,16 +36,22 @@ if TYPE_CHECKING:  # loading a kernel generates no code, and imports nothing tha
     from schedules.ir.grid import Extents, GridProgram
 
 MAGIC = b"autotune-grid-2\n"
+# Blocks of a cluster, and bytes that a block may ask for: more is a mistake.
+MOST_TOGETHER, MOST_SHARED = 16, 1 << 20
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel: its grid in blocks, its block in threads, and the names of the arrays that it takes."""
+    """One kernel: its grid in blocks, its block in threads, and the names of the arrays that it takes.
+    ``shared``: bytes of memory that it asks for, for each block to share; ``cluster``: blocks that run
+    together, along each axis of the grid."""
 
     kernel: str
     grid: Extents
     block: Extents
     arrays: tuple[str, ...]
+    shared: int = 0
+    cluster: Extents = (1, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -95,7 +102,7 @@ class GridCode:
             "outputs": self.outputs,
             "scratch": [*map(_told, self.scratch)],
             "source": len(self.source.encode()),
-            "launches": [[x.kernel, x.grid, x.block, x.arrays] for x in self.launches],
+            "launches": [*map(_told_launch, self.launches)],
             "facts": self.facts,
         }
         return b"".join([MAGIC, json.dumps(head).encode(), b"\n", self.source.encode(), self.binary])
@@ -148,7 +155,10 @@ def grid_code(
         tuple(array(b, layout_of(b)) for b in program.params),
         program.outputs,
         tuple(map(own, program.scratch)),
-        tuple(Launch(k.name, k.grid, k.block, tuple(b.name for b in k.params)) for k in program.kernels),
+        tuple(
+            Launch(k.name, k.grid, k.block, tuple(b.name for b in k.params), made.shared.get(k.name, 0))
+            for k in program.kernels
+        ),
         made.text,
         binary,
         facts or {},
@@ -159,6 +169,20 @@ def _told(a: GridArray) -> list[object]:
     return [a.name, a.dtype, a.shape, a.align, *([] if a.strides is None else [a.strides])]
 
 
+def _told_launch(x: Launch) -> list[object]:
+    asks = [x.shared, x.cluster] if (x.shared, x.cluster) != (0, (1, 1, 1)) else []
+    return [x.kernel, x.grid, x.block, x.arrays, *asks]
+
+
+def _read_launch(x: object) -> Launch:
+    read = Launch(*(_ASKING if isinstance(x, list) and len(x) == 6 else _LAUNCH)(x))
+    if prod(read.cluster) > MOST_TOGETHER or any(g % c for g, c in zip(read.grid, read.cluster, strict=True)):
+        raise Malformed(
+            f"a grid of {read.grid} blocks is not cut into clusters of {read.cluster}, at most {MOST_TOGETHER}"
+        )
+    return read
+
+
 def _read_array(x: object) -> GridArray:
     return GridArray(*(_STRIDED if isinstance(x, list) and len(x) == 5 else _ARRAY)(x))
 
@@ -167,7 +191,9 @@ _SIZE = integer(0, 1 << 48)
 _EXTENTS = items(_SIZE, _SIZE, _SIZE)
 _ARRAY = items(any_text, one_of(*DTYPES), list_of(_SIZE), _SIZE)
 _STRIDED = items(any_text, one_of(*DTYPES), list_of(_SIZE), _SIZE, list_of(_SIZE))
+_CLUSTER = items(*[integer(1, MOST_TOGETHER)] * 3)
 _LAUNCH = items(any_text, _EXTENTS, _EXTENTS, list_of(any_text))
+_ASKING = items(any_text, _EXTENTS, _EXTENTS, list_of(any_text), integer(0, MOST_SHARED), _CLUSTER)
 _ARRAYS = list_of(_read_array)
 _KIND = record({"kind": any_text}, open_ended=True)
 _HEAD = record(
@@ -176,7 +202,7 @@ _HEAD = record(
         "params": _ARRAYS,
         "outputs": list_of(any_text),
         "scratch": _ARRAYS,
-        "launches": list_of(lambda x: Launch(*_LAUNCH(x))),
+        "launches": list_of(_read_launch),
         "source": _SIZE,
         "facts": mapping_of(mapping_of(any_integer)),
     }

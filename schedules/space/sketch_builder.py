@@ -18,6 +18,7 @@ from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Hole
+from schedules.gpu_architectures import features
 from schedules.instructions import Instruction
 from schedules.ir import Block, Loop, walk
 from schedules.ir.nest import find_block, loops_of, subtree_of, vars_bound
@@ -185,7 +186,7 @@ class SketchBuilder:
 
     def runs(self, ins: Instruction) -> bool:
         """Whether the target has an instruction, and none that is better for the same."""
-        return ins.offered(self.target.features)
+        return ins.offered(features(self.target))
 
     def lanes_of(self, dtype: str) -> int:
         """Elements of ``dtype`` in a vector register."""

@@ -19,10 +19,11 @@ import numpy as np
 
 from autotune.backends.drivers import nvml
 from autotune.backends.drivers.protocol import FLUSH, DeviceError, Memory
-from autotune.codegen.grid_code import GridCode
+from autotune.codegen.grid_code import GridCode, Launch
 from autotune.codegen.runtime import launcher
 from autotune.errors import CompileError
 from autotune.platform.machine import driver_library
+from schedules.gpu_architectures import STATIC_SHARED
 
 AHEAD = 16  # timed runs that are under way together
 CODE_FOR = 13000  # the driver interface that machine code of NVRTC 13 needs
@@ -95,6 +96,17 @@ def limits(attribute: Callable[[str], int]) -> dict[str, int]:
     return {name: n for name, n in found.items() if n > 0}
 
 
+def refused_shared(x: Launch, why: str) -> str:
+    """What to say where a device does not give a block the memory that a launch asks for."""
+    return f"{x.kernel} asks for {x.shared} bytes that threads share, and the device refused: {why}"
+
+
+def _address(library: ctypes.CDLL, name: str) -> int:
+    """Where a function of the driver is; 0 where it has none of this name."""
+    found = getattr(library, name, None)
+    return 0 if found is None else ctypes.cast(found, ctypes.c_void_p).value or 0
+
+
 class CudaProgram:
     """See `LoadedKernels`."""
 
@@ -107,10 +119,20 @@ class CudaProgram:
             except DeviceError as err:
                 raise CompileError(f"the driver refused the code: {err}{device.too_old()}") from None
             for x, used in code.numbered():
-                function = int(_ok(self._d.cuModuleGetFunction(self._module, x.kernel.encode())))
-                launches.append((function, x.grid, x.block, used))
-        address = ctypes.cast(ctypes.CDLL(driver_library("cuda")).cuLaunchKernel, ctypes.c_void_p).value or 0
-        self.launch = launcher.bind(address, launches, len(code.params) + len(code.scratch))
+                launches.append((self._function(x), x, used))
+        library = ctypes.CDLL(driver_library("cuda"))
+        plain, ex = (_address(library, name) for name in ("cuLaunchKernel", "cuLaunchKernelEx"))
+        self.launch = launcher.bind(plain, launches, len(code.params) + len(code.scratch), ex)
+
+    def _function(self, x: Launch) -> int:
+        """A kernel's handle. It may ask for as much shared memory as it does."""
+        found = _ok(self._d.cuModuleGetFunction(self._module, x.kernel.encode()))
+        if x.shared > STATIC_SHARED:
+            most = self._d.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            status = self._d.cuFuncSetAttribute(found, most, x.shared)
+            if int(status[0]):
+                raise CompileError(refused_shared(x, _words(int(status[0]))))
+        return int(found)
 
     def run(self, memory: Sequence[Memory]) -> None:
         with self._device.current():

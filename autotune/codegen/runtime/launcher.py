@@ -9,7 +9,8 @@ at the first other one.
 
 Parameters are on the stack and nothing is allocated, so that threads may call at the same time. The GIL is
 released, because a driver with a full queue waits. The driver's function is given by its address:
-``cuLaunchKernel``, or any function with its signature, such as emulation's.
+``cuLaunchKernel``, or any function with its signature, such as emulation's. Blocks in clusters are launched
+by ``cuLaunchKernelEx``, whose configuration (`CUlaunchConfig`, with one attribute) is written on the stack.
 """
 
 from __future__ import annotations
@@ -17,29 +18,38 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import cache
+from math import prod
 
+from autotune.codegen.grid_code import Launch
 from autotune.codegen.llvm.compile import Builtin
 from autotune.codegen.runtime.entry import word
-from schedules.ir.grid import Extents
+from autotune.errors import CompileError
 
 # Words of a descriptor's head, and of a launch's record, by index; HEAD and RECORD are their numbers.
-LAUNCH, COUNT, NARGS, HEAD = range(4)
-FUNCTION, GRID, BLOCK, NPARAMS, FIRST, RECORD = 0, 1, 4, 7, 8, 9
+LAUNCH, COUNT, NARGS, LAUNCH_EX, HEAD = range(5)
+FUNCTION, GRID, BLOCK, SHARED, CLUSTER, NPARAMS, FIRST, RECORD = 0, 1, 4, 7, 8, 11, 12, 13
+CLUSTER_DIMENSION = 4  # of CUlaunchAttributeID
 _API = ("PyEval_SaveThread", "PyEval_RestoreThread", "PyLong_AsVoidPtr", "PyLong_FromLong", "PyTuple_GetItem")
 
-# (handle of a kernel, grid, block, numbers of its arrays).
-Prepared = tuple[int, Extents, Extents, Sequence[int]]
+# (handle of a kernel, its launch, numbers of its arrays).
+Prepared = tuple[int, Launch, Sequence[int]]
 
 
-def bind(launch: int, launches: Sequence[Prepared], arrays: int) -> Callable[..., int]:
+def bind(
+    launch: int, launches: Sequence[Prepared], arrays: int, launch_ex: int = 0
+) -> Callable[..., int]:
     """A builtin function of ``arrays`` addresses and a stream that launches in order. ``launch``: address of
-    the driver's function. It returns the driver's status, or -1 for another number of arguments."""
-    head = [launch, len(launches), arrays + 1]
+    the driver's function; ``launch_ex``: of the one that launches clusters, 0 where there is none. It returns
+    the driver's status, or -1 for another number of arguments. Raises CompileError for clusters without it.
+    """
+    head = [launch, len(launches), arrays + 1, launch_ex]
     records: list[int] = []
     numbers: list[int] = []
-    for handle, grid, block, used in launches:
+    for handle, x, used in launches:
+        if prod(x.cluster) > 1 and not launch_ex:
+            raise CompileError(f"{x.kernel} runs blocks in clusters, which this driver does not launch")
         first = HEAD + RECORD * len(launches) + len(numbers)
-        records += [handle, *grid, *block, len(used), first]
+        records += [handle, *x.grid, *x.block, x.shared, *x.cluster, len(used), first]
         numbers += used
     words = [*head, *records, *numbers]
     descriptor = (ctypes.c_int64 * len(words))(*words)
@@ -51,11 +61,30 @@ def _support() -> Builtin:
     return Builtin(TEXT, ("at_launch",), "at_launch", "launch", _API)
 
 
-# (name in the text, word of a launch's record) of the extents of grid and block.
-_EXTENTS = [
-    *((f"g{a}", GRID + i) for i, a in enumerate("xyz")),
-    *((f"b{a}", BLOCK + i) for i, a in enumerate("xyz")),
+# (name in the text, word of a launch's record) of the extents of grid, block and cluster, and of shared bytes.
+_ASKED = [
+    *((f"{of}{a}", first + i) for of, first in (("g", GRID), ("b", BLOCK)) for i, a in enumerate("xyz")),
+    ("shared", SHARED),
 ]
+_CLUSTER = [(f"c{a}", CLUSTER + i) for i, a in enumerate("xyz")]
+
+
+def _stores(values: Sequence[tuple[str, str, int]], to: str) -> str:
+    """IR that stores (type, value, at which byte) behind a pointer."""
+    return "".join(
+        f"  {to}.{at} = getelementptr i8, ptr {to}, i64 {at}\n  store {kind} {value}, ptr {to}.{at}\n"
+        for kind, value, at in values
+    )
+
+
+# What CUlaunchConfig and CUlaunchAttribute have at which byte.
+_CONFIG = [
+    *(("i32", f"%{name}", 4 * i) for i, (name, _) in enumerate(_ASKED)),
+    ("ptr", "%stream", 32), ("ptr", "%attribute", 40), ("i32", "1", 48),
+]  # fmt: skip
+_ATTRIBUTE = [
+    ("i32", str(CLUSTER_DIMENSION), 0), *(("i32", f"%{name}", 8 + 4 * i) for i, (name, _) in enumerate(_CLUSTER)),
+]  # fmt: skip
 
 # IR text of the launcher.
 TEXT = f"""
@@ -70,6 +99,7 @@ entry:
   %item = call ptr @PyTuple_GetItem(ptr %self, i64 0)
   %desc = call ptr @PyLong_AsVoidPtr(ptr %item)
 {word("launch", "%desc", LAUNCH, "ptr")}{word("count", "%desc", COUNT)}{word("expected", "%desc", NARGS)}
+{word("launch_ex", "%desc", LAUNCH_EX, "ptr")}
   %fits = icmp eq i64 %nargs, %expected
   br i1 %fits, label %alloc, label %misfit
 misfit:
@@ -78,6 +108,8 @@ misfit:
 alloc:
   %args = alloca ptr, i64 %nargs
   %slots = alloca ptr, i64 %nargs
+  %config = alloca [7 x i64]
+  %attribute = alloca [9 x i64]
   br label %convert
 convert:
   %i = phi i64 [ 0, %alloc ], [ %i.next, %convert ]
@@ -92,8 +124,8 @@ go:
   %state = call ptr @PyEval_SaveThread()
   br label %head
 head:
-  %k = phi i64 [ 0, %go ], [ %k.next, %call ]
-  %rc = phi i32 [ 0, %go ], [ %status, %call ]
+  %k = phi i64 [ 0, %go ], [ %k.next, %next ]
+  %rc = phi i32 [ 0, %go ], [ %status, %next ]
   %left = icmp slt i64 %k, %count
   %well = icmp eq i32 %rc, 0
   %on = and i1 %left, %well
@@ -117,10 +149,23 @@ slot:
   %j.next = add i64 %j, 1
   br label %fill
 call:
-{word("function", "%record", FUNCTION, "ptr")}{"".join(word(n, "%record", at, "i32") for n, at in _EXTENTS)}
+{word("function", "%record", FUNCTION, "ptr")}\
+{"".join(word(n, "%record", at, "i32") for n, at in [*_ASKED, *_CLUSTER])}
   %stream = load ptr, ptr %arg
-  %status = call i32 %launch(ptr %function, i32 %gx, i32 %gy, i32 %gz, i32 %bx, i32 %by, i32 %bz, i32 0,
+  %cxy = mul i32 %cx, %cy
+  %together = mul i32 %cxy, %cz
+  %clustered = icmp ugt i32 %together, 1
+  br i1 %clustered, label %ex, label %plain
+plain:
+  %usual = call i32 %launch(ptr %function, i32 %gx, i32 %gy, i32 %gz, i32 %bx, i32 %by, i32 %bz, i32 %shared,
     ptr %stream, ptr %slots, ptr null)
+  br label %next
+ex:
+{_stores(_CONFIG, "%config")}{_stores(_ATTRIBUTE, "%attribute")}
+  %extended = call i32 %launch_ex(ptr %config, ptr %function, ptr %slots, ptr null)
+  br label %next
+next:
+  %status = phi i32 [ %usual, %plain ], [ %extended, %ex ]
   %k.next = add i64 %k, 1
   br label %head
 done:

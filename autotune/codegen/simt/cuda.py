@@ -14,6 +14,9 @@ _PRELUDE = (
     """\
 #ifndef AT_EMULATED
 #define AT_SHARED(type, name, count) __shared__ __align__(16) type name[count]
+#define AT_SHARED_AT(type, name, count, at) \\
+  extern __shared__ __align__(1024) unsigned char at_asked[]; \\
+  type (&name)[count] = reinterpret_cast<type (&)[count]>(at_asked[at])
 #define AT_LOAD(type, n, p) (*reinterpret_cast<const type##n*>(&p))
 #define AT_STORE(type, n, p, v) (*reinterpret_cast<type##n*>(&p) = v)
 #define INFINITY __int_as_float(0x7f800000)
@@ -106,7 +109,9 @@ CUDA = with_conversions(
         float_suffix="f",
         without_half="AT_EMULATED",
         shuffles=True,
+        calls="cuda",
         aligned=True,
+        asked="AT_SHARED_AT({type}, {name}, {count}, {at});",
         where_used=(
             ("at_ushort", "typedef unsigned short at_ushort;\nAT_VECTORS(at_ushort, 2);\n"),
             ("at_uint", _UINT),

@@ -14,7 +14,7 @@ class Dialect:
     """How a language spells what the generator needs. ``types``: {dtype: C name}. ``float_suffix``: what
     ends the names of functions of float. ``without_half``: the macro that tells that it has no conversions of
     float16. ``atomics``: the functions of atomic updates. ``shuffles``: whether threads of a warp exchange
-    registers."""
+    registers. ``asked``: a shared array, with {at} besides, in memory that the launch asks for."""
 
     name: str
     prelude: str
@@ -32,6 +32,8 @@ class Dialect:
     without_half: str
     shuffles: bool
     aligned: bool  # vectors lie at multiples of their size
+    asked: str = ""
+    calls: str = ""  # the spelling of instructions
     where_used: tuple[tuple[str, str], ...] = ()  # types that few kernels have, and what defines each
 
     def before(self, kernels: str) -> str:

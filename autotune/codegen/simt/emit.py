@@ -7,7 +7,7 @@ differences: the spelling of kernels, memory spaces, ids and barriers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from autotune.codegen.simt import atomics
@@ -18,12 +18,15 @@ from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.expr import Compare, Const, Expr, Load, Logic, Select, Var
+from schedules.gpu_architectures import STATIC_SHARED
 from schedules.ir import (
     Alloc,
     AllReduce,
     Atomic,
     Barrier,
+    Buffer,
     Guard,
+    Intrinsic,
     Loop,
     Seq,
     Stmt,
@@ -32,8 +35,8 @@ from schedules.ir import (
     const,
     walk,
 )
-from schedules.ir.grid import GridKernel, GridProgram
-from schedules.ir.strides import elements
+from schedules.ir.grid import GridKernel, GridProgram, shared_places
+from schedules.ir.strides import elements, nbytes
 from schedules.passes.cross_thread import identity
 from schedules.passes.simplify import loop_range
 
@@ -45,16 +48,19 @@ WARP = 32
 
 @dataclass(frozen=True)
 class Generated:
-    """Text in a dialect. ``align``: {global array: alignment (bytes)} where elements alone need less."""
+    """Text in a dialect. ``align``: {global array: alignment (bytes)} where elements alone need less.
+    ``shared``: {kernel: bytes of shared memory that its launch has to ask for}, of those that need any."""
 
     text: str
     align: Mapping[str, int]
+    shared: Mapping[str, int] = field(default_factory=dict)
 
 
 def emit(kernel: GridKernel, dialect: Dialect) -> Generated:
     """One kernel without the prelude. Raises CompileError for a dtype that the dialect lacks."""
     emitter = _Emitter(kernel, dialect)
-    return Generated(emitter.text(), emitter.align)
+    text = emitter.text()
+    return Generated(text, emitter.align, {kernel.name: emitter.asked} if emitter.asked else {})
 
 
 def source(dialect: Dialect, program: GridProgram) -> str:
@@ -70,7 +76,9 @@ def generate(dialect: Dialect, program: GridProgram) -> Generated:
         for name, n in k.align.items():
             align[name] = max(n, align.get(name, 1))
     text = "\n".join(k.text + "\n" for k in kernels)
-    return Generated("\n".join([dialect.before(text), *atomics_of(dialect, program), text]), align)
+    before = [dialect.before(text), *atomics_of(dialect, program), *instructions_of(dialect, program)]
+    whole = "\n".join([*before, text])
+    return Generated(whole, align, {name: n for k in kernels for name, n in k.shared.items()})
 
 
 def atomics_of(dialect: Dialect, *programs: GridProgram) -> list[str]:
@@ -80,11 +88,20 @@ def atomics_of(dialect: Dialect, *programs: GridProgram) -> list[str]:
     return [dialect.atomics(found)] if found else []
 
 
+def instructions_of(dialect: Dialect, *programs: GridProgram) -> list[str]:
+    """The functions of the instructions of some programs, which an emulator has of its own; nothing where
+    there are none."""
+    every = (x.instruction for p in programs for k in p.kernels for x in walk(k.body) if isinstance(x, Intrinsic))
+    found = {i.spellings[f"{dialect.calls} function"] for i in every}
+    return ["#ifndef AT_EMULATED", *sorted(found), "#endif"] if found else []
+
+
 class _Emitter(CExpressions):
     def __init__(self, kernel: GridKernel, dialect: Dialect) -> None:
         super().__init__(kernel, dialect)
         self.lines: list[str] = []
-        self.shared: list[str] = []
+        self.shared: list[Buffer] = []  # under their names in the text
+        self.asked = 0  # bytes of shared memory that the launch asks for
         self.depth = 1
         self.align: dict[str, int] = {}
         self.axes = ""  # axes of the loops over threads around
@@ -105,7 +122,19 @@ class _Emitter(CExpressions):
             for b in self.k.params
         )
         head = self.d.head(self.k.name, params, self.k)
-        return "\n".join([f"{head} {{", *self.shared, *self.lines, "}"])
+        return "\n".join([f"{head} {{", *self.shared_arrays(), *self.lines, "}"])
+
+    def shared_arrays(self) -> list[str]:
+        """Their declarations. Where a kernel always has room for them, the compiler places them."""
+        form, places = self.d.shared, dict[str, int]()
+        if self.d.asked and sum(map(nbytes, self.shared)) > STATIC_SHARED:
+            form = self.d.asked
+            places, self.asked = shared_places(self.shared)
+        return [
+            "  "
+            + form.format(type=self.d.types[b.dtype], name=b.name, count=elements(b), at=places.get(b.name))
+            for b in self.shared
+        ]
 
     # -- text ----------------------------------------------------------------------------------
 
@@ -154,6 +183,8 @@ class _Emitter(CExpressions):
                 self.all_reduce(s)
             case Atomic():
                 self.atomic(s)
+            case Intrinsic():
+                self.intrinsic(s)
             case _:
                 raise CompileError(f"{self.d.name}: cannot emit {type(s).__name__}")
 
@@ -194,14 +225,12 @@ class _Emitter(CExpressions):
     def alloc(self, s: Alloc) -> None:
         b = s.buffer
         self.buffers[b.name] = b
-        count = elements(b)
-        kind, name = self.d.types[b.dtype], self.name(b.name)
         if b.scope == "shared":
-            self.shared.append("  " + self.d.shared.format(type=kind, name=name, count=count))
+            self.shared.append(replace(b, name=self.name(b.name)))
             self.stmt(s.body)
             return
         self.open("")
-        self.do(f"{kind} {name}[{count}];")
+        self.do(f"{self.d.types[b.dtype]} {self.name(b.name)}[{elements(b)}];")
         self.stmt(s.body)
         self.close()
 
@@ -209,6 +238,17 @@ class _Emitter(CExpressions):
         text = f"{self.name(s.buffer)}[{self.flat(s.buffer, s.indices)}] = {self.stored(s)};"
         guard = self.guard(s.buffer)
         self.do(f"if ({guard}) {text}" if guard else text)
+
+    def intrinsic(self, s: Intrinsic) -> None:
+        """What the lanes of a warp do together: a call with where this one has its parts."""
+        call = s.instruction.spellings.get(self.d.calls)
+        if call is None:
+            raise CompileError(f"{self.d.name}: no instruction {s.instruction.name}")
+        at = {}
+        for o in s.operands:
+            here = f"{self.name(o.buffer)}[{self.flat(o.buffer, o.indices)}]"
+            at[o.name] = here if self.buffers[o.buffer].scope == "shared" else f"&{here}"
+        self.do(call.format(**at))
 
     def atomic(self, s: Atomic) -> None:
         at = f"&{self.name(s.buffer)}[{self.flat(s.buffer, s.indices)}]"
@@ -412,7 +452,7 @@ class _Emitter(CExpressions):
         if width > each:
             part, row = self.temporary(), self.row()
             count = width // each
-            self.shared.append("  " + self.d.shared.format(type=kind, name=part, count=count * rows))
+            self.shared.append(Buffer(part, (Const(count * rows),), dtype, "shared"))
             if self.serial:
                 self.do(self.d.barrier)  # threads may still read results of the last iteration
             guard = f"if ({x} % {each} == 0) " if each > 1 else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from schedules.gpu_architectures import shared_room
 from schedules.model import Target
 
 # Threads of a warp.
@@ -33,7 +34,7 @@ class GpuRates:
         def limit(name: str, default: int) -> float:
             return float(target.limit(name, default))
 
-        shared = limit("shared_bytes", 48 << 10)
+        shared = float(shared_room(target))
         return GpuRates(
             limit("sms", 108), limit("block_threads", 1024), limit("sm_threads", 2048),
             limit("sm_blocks", 32), shared, max(shared, limit("sm_shared_bytes", 164 << 10)),
