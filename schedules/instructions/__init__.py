@@ -6,7 +6,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from schedules.instructions import arm, dot_products, interleave, tile_products, widened_products
+from schedules.instructions import (
+    arm,
+    dot_products,
+    interleave,
+    tile_products,
+    warp_loads,
+    warp_products,
+    widened_products,
+)
 from schedules.ir.instruction import Instruction
 
 __all__ = ["INSTRUCTIONS", "Instruction"]
@@ -14,7 +22,9 @@ __all__ = ["INSTRUCTIONS", "Instruction"]
 INSTRUCTIONS: Mapping[str, Instruction] = MappingProxyType(
     {
         x.name: x
-        for kind in (interleave, dot_products, tile_products, widened_products, arm)
+        for kind in (
+            interleave, dot_products, tile_products, widened_products, arm, warp_products, warp_loads
+        )  # fmt: skip
         for x in kind.TABLE
     }
 )

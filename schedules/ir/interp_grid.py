@@ -9,13 +9,14 @@ error too.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from schedules import expr as E
+from schedules.dtypes import DTYPES
 from schedules.ir import (
     Alloc,
     AllReduce,
@@ -23,7 +24,9 @@ from schedules.ir import (
     Barrier,
     Buffer,
     Guard,
+    Intrinsic,
     Loop,
+    Operand,
     Seq,
     Stmt,
     Store,
@@ -32,9 +35,23 @@ from schedules.ir import (
     walk,
 )
 from schedules.ir.grid import GridKernel, GridProgram
-from schedules.ir.interp import Action, Compiler, Env, InterpError, as_merged, new_array, rounding
+from schedules.ir.instruction import Instruction
+from schedules.ir.interp import (
+    Action,
+    Compiler,
+    Env,
+    InterpError,
+    Memory,
+    Thunk,
+    as_merged,
+    new_array,
+    rounding,
+)
+from schedules.layouts import LANES
 
 AFTER = Seq(())  # where the values of a reduction may be overwritten
+Elements = dict[str, list[Any]]  # of one lane, by operand
+Steps = list[tuple[int, Iterator[Stmt]]]  # threads that go on
 Place = tuple[str, tuple[int, ...]]
 Who = tuple[tuple[int, ...], int]  # block, and thread in it
 
@@ -136,6 +153,33 @@ class CheckedCompiler(Compiler):
         else:
             use.readers[me] = self.phase
 
+    def lane_of(self, s: Intrinsic) -> tuple[Callable[[Env], Elements], Callable[[Env, Elements], None]]:
+        """What one lane does for an instruction of all lanes: it gives its elements of what is read, and
+        takes those of the result."""
+        sizes = {o.name: s.instruction.layouts[o.name].size for o in s.operands}
+        at = [(o, [self.expr(i) for i in o.indices]) for o in s.operands]
+        result = s.instruction.result.name
+
+        def places(o: Operand, ix: list[Thunk], env: Env) -> list[tuple[int, ...]]:
+            *outer, first = (i(env) for i in ix)
+            return [(*outer, first + n) for n in range(sizes[o.name])]
+
+        def give(env: Env) -> Elements:
+            return {o.name: [self.element(o.buffer, p) for p in places(o, ix, env)] for o, ix in at}
+
+        def take(env: Env, new: Elements) -> None:
+            for o, ix in at:
+                if o.name == result:
+                    for p, v in zip(places(o, ix, env), new[result], strict=True):
+                        self.bounds(o.buffer, p, "writes")
+                        self.mem.arrays[o.buffer][p] = v
+
+        return give, take
+
+    def element(self, buffer: str, p: tuple[int, ...]) -> Any:
+        self.bounds(buffer, p, "reads")
+        return self.mem.arrays[buffer][p]
+
     def entered(self, loop: Loop, env: Env, has_iteration: bool) -> None:
         """A thread came to a loop over threads. For who watches (`schedules.ir.warps`)."""
 
@@ -182,6 +226,8 @@ class GridRun:
         shared = frozenset(b.name for b in self.on_chip) | kernel.written
         self.code = checked(self.mem, shared)
         self.actions: dict[int, Any] = {}
+        self.lanes: dict[int, Any] = {}  # by instruction: what a lane gives and takes
+        self.given: dict[int, Elements] = {}  # by thread, for the instruction that it has come to
         self.values: dict[tuple[int, int], Any] = {}  # of a reduction: (row of threads, thread in it)
 
     def run(self, places: Sequence[tuple[int, ...]] | None = None) -> None:
@@ -210,9 +256,7 @@ class GridRun:
         while threads:
             stopped: dict[int, list[int]] = {}
             left = []
-            for number, steps in threads:
-                self.mem.thread = number
-                where = next(steps, None)
+            for number, steps, where in self._stops(threads, at):
                 stopped.setdefault(id(where) if where is not None else 0, []).append(number)
                 if where is not None:
                     left.append((number, steps))
@@ -224,6 +268,34 @@ class GridRun:
                 )
             threads = left
             self.code.phase += 1
+
+    def _stops(self, threads: Steps, at: tuple[int, ...]) -> list[tuple[int, Iterator[Stmt], Stmt | None]]:
+        """Where each thread has to wait for the others of its block, or ends. What the lanes of a warp do
+        together is done on the way, in no phase of its own."""
+        out: list[tuple[int, Iterator[Stmt], Stmt | None]] = []
+        while threads:
+            stops: dict[int, list[tuple[int, Iterator[Stmt], Stmt | None]]] = {}
+            for number, steps in threads:
+                self.mem.thread = number
+                stops.setdefault(number // LANES, []).append((number, steps, next(steps, None)))
+            threads = []
+            for warp in stops.values():
+                s = next((x for _, _, x in warp if isinstance(x, Intrinsic)), None)
+                if s is None:
+                    out += warp
+                    continue
+                away = [n for n, _, x in warp if x is not s]
+                if away or len(warp) < LANES:
+                    who = f"thread {away[0]} is elsewhere" if away else f"its warp has {len(warp)} threads"
+                    raise InterpError(
+                        f"{self.kernel.name}: {s.instruction.name} in block {list(at)}, which not all "
+                        f"{LANES} lanes of a warp reach: {who}"
+                    )
+                results = together(s.instruction, [self.given[n] for n in sorted(n for n, _, _ in warp)])
+                for n, _, _ in warp:
+                    self.given[n] = results[n % LANES]
+                threads += [(n, steps) for n, steps, _ in warp]
+        return out
 
     def _steps(self, s: Stmt, env: Env, number: int, at: dict[str, int], axes: str) -> Iterator[Stmt]:
         """A thread's way through a statement: it stops at every barrier. Of threads that differ in an axis
@@ -240,6 +312,13 @@ class GridRun:
                 yield s
             case AllReduce():
                 yield from self._reduce(s, env, number, at)
+            case Intrinsic() if is_collective(s):
+                if id(s) not in self.lanes:
+                    self.lanes[id(s)] = self.code.lane_of(s)
+                give, take = self.lanes[id(s)]
+                self.given[number] = give(env)
+                yield s
+                take(env, self.given[number])
             case Loop(kind=kind, var=v, extent=n, body=body) if bound_to(s, "threadIdx"):
                 env[v] = at[kind[-1]]
                 has_iteration = at[kind[-1]] < int(E.evaluate(n, env))
@@ -302,8 +381,30 @@ class GridRun:
         yield AFTER
 
 
+def together(ins: Instruction, lanes: Sequence[Elements]) -> list[Elements]:
+    """What each lane has of an instruction's result, by its meaning. ``lanes``: what each has of its
+    operands, places as of its layouts."""
+    inside = Memory()
+    for t in ins.operands:
+        layout = ins.layouts[t.name]
+        whole = np.empty(t.shape, DTYPES[t.dtype].numpy)
+        for lane, own in enumerate(lanes):
+            for n, v in enumerate(own[t.name]):
+                whole[layout.at(lane, n)] = v
+        inside.add(t.name, whole, known=True)
+    Compiler(inside, None).stmt(ins.loops)({})
+    name = ins.result.name
+    out, layout = inside.arrays[name], ins.layouts[name]
+    return [{name: [out[layout.at(x, n)] for n in range(layout.size)]} for x in range(len(lanes))]
+
+
+def is_collective(s: Stmt) -> bool:
+    """Whether the lanes of a warp do a statement together."""
+    return isinstance(s, Intrinsic) and s.instruction.threads > 1
+
+
 def _waits(s: Stmt) -> bool:
-    return any(isinstance(x, (Barrier, AllReduce)) for x in walk(s))
+    return any(isinstance(x, (Barrier, AllReduce)) or is_collective(x) for x in walk(s))
 
 
 def _has_threads(s: Stmt) -> bool:

@@ -33,6 +33,7 @@ class Dialect:
     shuffles: bool
     aligned: bool  # vectors lie at multiples of their size
     asked: str = ""
+    calls: str = ""  # the spelling of instructions
     where_used: tuple[tuple[str, str], ...] = ()  # types that few kernels have, and what defines each
 
     def before(self, kernels: str) -> str:

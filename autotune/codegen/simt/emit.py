@@ -26,6 +26,7 @@ from schedules.ir import (
     Barrier,
     Buffer,
     Guard,
+    Intrinsic,
     Loop,
     Seq,
     Stmt,
@@ -75,7 +76,8 @@ def generate(dialect: Dialect, program: GridProgram) -> Generated:
         for name, n in k.align.items():
             align[name] = max(n, align.get(name, 1))
     text = "\n".join(k.text + "\n" for k in kernels)
-    whole = "\n".join([dialect.before(text), *atomics_of(dialect, program), text])
+    before = [dialect.before(text), *atomics_of(dialect, program), *instructions_of(dialect, program)]
+    whole = "\n".join([*before, text])
     return Generated(whole, align, {name: n for k in kernels for name, n in k.shared.items()})
 
 
@@ -84,6 +86,14 @@ def atomics_of(dialect: Dialect, *programs: GridProgram) -> list[str]:
     every = (x for p in programs for k in p.kernels for x in walk(k.body) if isinstance(x, Atomic))
     found = {(atomics.NAMES[x.op], E.dtype_of(x.value)) for x in every}
     return [dialect.atomics(found)] if found else []
+
+
+def instructions_of(dialect: Dialect, *programs: GridProgram) -> list[str]:
+    """The functions of the instructions of some programs, which an emulator has of its own; nothing where
+    there are none."""
+    every = (x.instruction for p in programs for k in p.kernels for x in walk(k.body) if isinstance(x, Intrinsic))
+    found = {i.spellings[f"{dialect.calls} function"] for i in every}
+    return ["#ifndef AT_EMULATED", *sorted(found), "#endif"] if found else []
 
 
 class _Emitter(CExpressions):
@@ -173,6 +183,8 @@ class _Emitter(CExpressions):
                 self.all_reduce(s)
             case Atomic():
                 self.atomic(s)
+            case Intrinsic():
+                self.intrinsic(s)
             case _:
                 raise CompileError(f"{self.d.name}: cannot emit {type(s).__name__}")
 
@@ -226,6 +238,17 @@ class _Emitter(CExpressions):
         text = f"{self.name(s.buffer)}[{self.flat(s.buffer, s.indices)}] = {self.stored(s)};"
         guard = self.guard(s.buffer)
         self.do(f"if ({guard}) {text}" if guard else text)
+
+    def intrinsic(self, s: Intrinsic) -> None:
+        """What the lanes of a warp do together: a call with where this one has its parts."""
+        call = s.instruction.spellings.get(self.d.calls)
+        if call is None:
+            raise CompileError(f"{self.d.name}: no instruction {s.instruction.name}")
+        at = {}
+        for o in s.operands:
+            here = f"{self.name(o.buffer)}[{self.flat(o.buffer, o.indices)}]"
+            at[o.name] = here if self.buffers[o.buffer].scope == "shared" else f"&{here}"
+        self.do(call.format(**at))
 
     def atomic(self, s: Atomic) -> None:
         at = f"&{self.name(s.buffer)}[{self.flat(s.buffer, s.indices)}]"
