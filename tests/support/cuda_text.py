@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,8 @@ from autotune.codegen.simt import emulator
 from schedules.expr import Const
 from schedules.ir import Buffer, Seq
 from schedules.ir.grid import GridKernel, GridProgram
+
+WALL = 0xA5
 
 
 @dataclass(frozen=True)
@@ -40,11 +42,22 @@ def emulated(
     obj = emulator.linked(text.replace(empty, f" {{{names}\n{body}\n}}\n"), "-r", *flags)
     ran = {}
     for order in emulator.ORDERS:
-        out = np.full_like(arrays[written], -77)
         inputs = [a for n, a in arrays.items() if n != written]
-        fault = emulator.run(obj, program, [*inputs, out], order=order, seed=1)
-        ran[order] = Ran(fault, out)
+        ran[order] = run_between_walls(obj, program, inputs, arrays[written], order)
     return ran
+
+
+def run_between_walls(
+    obj: bytes, program: GridProgram, inputs: Sequence[np.ndarray], like: np.ndarray, order: str
+) -> Ran:
+    """A run of a program of one output, around which nothing may be written either."""
+    wall = 1 << 16
+    memory = np.full(like.nbytes + 2 * wall, WALL, np.uint8)
+    out = memory[wall : wall + like.nbytes].view(like.dtype).reshape(like.shape)
+    fault = emulator.run(obj, program, [*inputs, out], order=order, seed=1)
+    if fault is None and not (memory[:wall] == WALL).all() & (memory[wall + like.nbytes :] == WALL).all():
+        fault = "memory outside of an array is written"
+    return Ran(fault, out.copy())
 
 
 def unanimous(ran: Mapping[str, Ran], right: np.ndarray) -> dict[str, str]:

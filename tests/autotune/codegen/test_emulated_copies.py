@@ -33,7 +33,7 @@ WRONG = {
     "not waited for": ("for (int i = 0; i < 4; ++i) out[4 * t + i] = s[127 - 4 * t - i];", "AT_COPY(4, s[t], x[t], true);", r"thread \d+ of block \d+ ends before its copy to s\[\d+\] is done: await it"),
     "a write under it": ("AT_SIGNAL();", "s[4 * t] = 0;\n  AT_SIGNAL();", r"writes what thread \d+ is copying"),
     "a copy over it": ("AT_SIGNAL();", "AT_COPY(4, s[4 * t + 3], x[t], true);", r"writes what thread \d+ is copying"),
-    "over what others have read": ("AT_COPY(16, s[4 * t]", "out[t] = s[(4 * t + 4) % 128];\n  AT_COPY(16, s[4 * t]", "uses what another has read"),
+    "over what others have read": ("AT_COPY(16, s[4 * t]", "out[t] = s[(4 * t + 4) % 128];\n  AT_COPY(16, s[4 * t]", "uses what another has (read|written)"),
     "a place that is no multiple": ("AT_COPY(16, s[4 * t]", "AT_COPY(16, s[t == 31 ? 0 : 4 * t + 2]", r"a copy of 16 bytes to s\[\d+\] is not aligned"),
     "a source that is no multiple": ("x[4 * t]", "x[t == 31 ? 0 : 4 * t + 1]", r"16 bytes at a misaligned address"),
     "a source outside": ("x[4 * t]", "x[4 * t + 4]", "thread 31 of block 1?[0-9]* copies 16 bytes from outside of all arrays"),
