@@ -38,6 +38,7 @@ HALF = {  # what memory bounds, by step
 OVERHEAD_S = 30.0  # of a step: imports, the device
 PEERS_S = 45.0  # of a task: what torch.compile and Triton tune for themselves
 MOST_S = 150.0  # of tuning a task, whatever the limit leaves
+ROUNDS = 3  # of about a millisecond each, of kernels that nothing is compared with
 WORST = 2  # rows that the step profile looks at
 PRODUCTS_S, SHORT_S, LONG_S = 420.0, 180.0, 480.0
 Options = argparse.Namespace
@@ -67,6 +68,7 @@ def steps(o: Options) -> list[Step]:
             for n, s in (("half products", PRODUCTS_S),)
         ),
         Step("model", model, PRODUCTS_S),
+        Step("tiles", tiles, SHORT_S),
         *(
             Step(name, partial(matrix, suite=name.replace(" ", "_")))
             for name in ("float products", "transformer", "convolutions", "attention", "integer products")
@@ -107,7 +109,7 @@ def so_far(out: Path, step: str) -> Result:
 def leave(o: Options) -> int:
     """In the process of a step: do it, and leave its answer."""
     end_with(os.getppid())
-    answer = {k: v for k, v in so_far(o.out, o.child).items() if k == "rows"}
+    answer = {k: v for k, v in so_far(o.out, o.child).items() if k in ("rows", "tiles")}
     save(outcome(o.out, o.child), answer)
     named = {s.name: s for s in (*steps(o), Step("here", here))}
     try:
@@ -245,6 +247,12 @@ def instructions(o: Options) -> Result:
     return tested(["tests/autotune/backends/drivers/test_device_instructions.py"], "not soak and not fuzz")
 
 
+def tiles(o: Options) -> Result:
+    import gpu_tiles
+
+    return gpu_tiles.step(o)
+
+
 def tested(files: list[str], which: str) -> Result:
     if find_spec("pytest") is None:
         raise Skip("pytest is not installed (extra dev)")
@@ -379,7 +387,7 @@ def finished(row: Result, w: Any, o: Options) -> Result:
     peers, reason = peers_of(o.target)
     if peers is None:
         skipped = dict.fromkeys(PEERS, reason)
-        return done | {"times_s": {"autotune": kernel.time(repeat=3)}, "skipped": skipped}
+        return done | {"times_s": {"autotune": kernel.time(repeat=ROUNDS)}, "skipped": skipped}
     times, skipped = peers.compare(kernel, w, o.peers)
     return done | {"times_s": times, "skipped": skipped}
 

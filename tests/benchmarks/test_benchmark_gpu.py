@@ -73,7 +73,7 @@ def test_steps_go_on_where_they_were_cut_off(tmp_path: Path) -> None:
 
     kept = found
     status, said, found = run(tmp_path, *only)
-    assert status == 0 and found == kept and "5 of 36 steps done" in said
+    assert status == 0 and found == kept and "5 of 37 steps done" in said
     status, said, _ = run(tmp_path, "--for", "100")
     assert status == 0 and "tests: no time left" in said
 
@@ -164,9 +164,9 @@ def test_an_unknown_step_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("target", ["cuda-emulator"])
+@pytest.mark.parametrize("target", ["cuda-emulator", "h100-emulator"])
 def test_a_dry_run_does_or_skips_every_step_also_after_a_kill(tmp_path: Path, target: str) -> None:
-    """As a stranger calls it, but for budgets: no suite is named. It is killed in its fourth step."""
+    """As a stranger calls it, but for budgets: no suite is named. It is killed in its sixth step."""
     need_cxx()
     few = ("--trials", "1", "--budget", "10", "--parts", "1", "--out", str(tmp_path / "gpu.json"))
     command = [sys.executable, "benchmarks/gpu.py", "--target", target, *few]
@@ -179,12 +179,12 @@ def test_a_dry_run_does_or_skips_every_step_also_after_a_kill(tmp_path: Path, ta
     first.send_signal(signal.SIGKILL)
     first.communicate()  # ends when the step has ended too, which held the pipe
     before = {s["step"]: s for s in json.loads((tmp_path / "gpu.json").read_text())["steps"]}
-    assert set(before) == {"install", "instructions", "half products", "model"}
+    assert set(before) == {"install", "instructions", "half products", "model", "tiles"}
 
     second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     found = json.loads((tmp_path / "gpu.json").read_text())
     steps = {s["step"]: s for s in found["steps"]}
-    assert second.returncode == 0 and "17 of 17 steps done" in second.stdout, second.stdout + second.stderr
+    assert second.returncode == 0 and "18 of 18 steps done" in second.stdout, second.stdout + second.stderr
     assert {s["status"] for s in steps.values()} == {"done", "skipped"}
     assert all(s["reason"] for s in steps.values() if s["status"] == "skipped")
     assert all(steps[name] == step for name, step in before.items())  # nothing is done twice
@@ -192,6 +192,8 @@ def test_a_dry_run_does_or_skips_every_step_also_after_a_kill(tmp_path: Path, ta
     assert len(rows) == 14 and all(r["times_s"]["autotune"] > 0 and r["flops"] for r in rows)
     assert {r["dtype"] for r in rows} == {"float16", "bfloat16", "float32", "int8"}
     assert not list((tmp_path / "gpu.steps").iterdir())
+    if target == "h100-emulator":
+        assert all(t["time_s"] > 0 and t["shared_bytes"] for t in steps["tiles"]["tiles"])
     with at.Log(tmp_path / "gpu.db") as log:
         trials = [r for r in log.records() if r.kind == "trial"]
     assert len(trials) >= sum(r["measured"] for r in rows) >= len(rows)
