@@ -20,7 +20,9 @@
   static type name##_value[count] __attribute__((aligned(128))); \
   static at_use name##_use[count];                             \
   static at_shared<type> name = {{name##_value, name##_use, #name, count, sizeof(type)}}
-#define AT_SHARED_AT(type, name, count, at) AT_SHARED(type, name, count)
+#define AT_SHARED_AT(type, name, count, at)             \
+  at_within(#name, (at) + sizeof(type) * (size_t)(count)); \
+  AT_SHARED(type, name, count)
 #define AT_LOAD(type, n, p) at_load<type##n>(p)
 #define AT_STORE(type, n, p, v) at_store(p, v)
 // Copies to shared memory in the background.
@@ -105,6 +107,12 @@ static const bool at_strict = true;
 static const bool at_strict = false;
 #endif
 
+static size_t at_asked = SIZE_MAX;  // bytes of shared memory that a launch asks for, where one says
+static inline void at_within(const char *what, size_t end) {
+  if (end > at_asked)
+    at_fault("%s ends at byte %zu of shared memory, and the launch asks for %zu", what, end, at_asked);
+}
+
 template <class T> static T at_exchange(T value, int distance, int line) {
   int64_t bits = 0;
   memcpy(&bits, &value, sizeof value);
@@ -164,7 +172,9 @@ template <class V, class T> static void at_store(at_element<T> p, const V &v) {
 // for the last fault.
 #define AT_DRIVER                                                                                          \
   extern "C" int at_cuLaunchKernel(void *kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx,        \
-                                   unsigned by, unsigned bz, unsigned, void *, void **params, void **) {    \
+                                   unsigned by, unsigned bz, unsigned shared, void *, void **params,        \
+                                   void **) {                                                              \
+    at_asked = shared;                                                                                     \
     return at_drive(kernel, {(int)gx, (int)gy, (int)gz}, {(int)bx, (int)by, (int)bz}, params);             \
   }                                                                                                        \
   extern "C" const char *at_fault_text() { return at_text(); }
