@@ -7,6 +7,7 @@ from schedules.space.rules.alike import schedule_alike
 from schedules.space.rules.cpu.groups import reductions_behind
 from schedules.space.rules.cpu.rows import row_rank
 from schedules.space.rules.cpu.scan_tiles import scan_groups
+from schedules.space.rules.gpu.channels_last import channels_last
 from schedules.space.rules.gpu.maps import schedule_map
 from schedules.space.rules.gpu.matrix_units import matrix_products, schedule_matrix_product
 from schedules.space.rules.gpu.plain import schedule_plainly
@@ -31,9 +32,13 @@ def apply_gpu_rules(d: SketchBuilder) -> None:
     split_views(d)
     inline_stages(d, _inline_padding, costly_in_tiles=True)
     split_views(d)  # what reads through a stage that is gone now
+    copies = channels_last(d)
     merge_neighbours(d)
     order_axes(d)
     schedule_alike(d)
+    for name in copies:
+        with d.scheduling(name), d.settled():
+            _schedule(d, name)
     window_products(d)
     for name in list(d.s.blocks()):
         split_among_blocks(d, name)

@@ -21,16 +21,15 @@ from schedules.expr import Expr, Hole, Load, Var
 from schedules.instructions import INSTRUCTIONS, Instruction
 from schedules.instructions.match import Fit, fits
 from schedules.ir import Block
-from schedules.ir.nest import readers, vars_bound, writers
+from schedules.ir.nest import vars_bound
 from schedules.primitives.base import as_expr
 from schedules.space.estimate.gpu.rates import WARP
 from schedules.space.rules.gpu.maps import lanes_of
-from schedules.space.rules.parts import copy_read
+from schedules.space.rules.parts import copy_read, inline_copies, side_by_side
 from schedules.space.rules.patterns import (
     depends,
     extents,
     is_gathered,
-    is_guarded_copy,
     spatial,
     vector_axis,
 )
@@ -264,8 +263,8 @@ def _copy(d: SketchBuilder, shared: str, step: str, x: Operand, cuts: Cuts) -> N
     way."""
     d.s.compute_at(shared, step)
     b = d.block(shared)
-    _inline_padding(d, shared, x.read.buffer)
-    lanes = lanes_of(_contiguous(d, x.read), d.dtype(b))[-1]
+    inline_copies(d, shared, x.read.buffer)
+    lanes = lanes_of(side_by_side(d, shared), d.dtype(b))[-1]
     flat = d.fused([loop.var for loop in d.own_loops(shared)])
     outer, *threads, v = d.s.split(flat, (None, *cuts.threads, lanes))
     d.s.reorder(*threads, outer, v)
@@ -276,18 +275,3 @@ def _copy(d: SketchBuilder, shared: str, step: str, x: Operand, cuts: Cuts) -> N
     d.s.vectorize(v)
     d.s.annotate(shared, "async", 1)
     d.s.annotate(shared, "swizzle", SWIZZLE)
-
-
-def _contiguous(d: SketchBuilder, read: Load) -> int:
-    n = d.s.nest.buffer(read.buffer).shape[-1]
-    return int(getattr(n, "value", 1))
-
-
-def _inline_padding(d: SketchBuilder, shared: str, buffer: str) -> None:
-    """Make padding that only this copy reads while it copies."""
-    for b in writers(d.s.nest, buffer):
-        if is_guarded_copy(b) and [u.name for u in readers(d.s.nest, buffer)] == [shared]:
-            behind = {x.buffer for v in b.values for x in E.loads(v)}
-            d.s.inline(b.name)
-            for more in sorted(behind):
-                _inline_padding(d, shared, more)
