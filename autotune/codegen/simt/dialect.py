@@ -34,7 +34,7 @@ class Dialect:
     aligned: bool  # vectors lie at multiples of their size
     asked: str = ""
     calls: str = ""  # the spelling of instructions
-    where_used: tuple[tuple[str, str], ...] = ()  # types that few kernels have, and what defines each
+    where_used: tuple[tuple[str, str], ...] = ()  # what few kernels have, and what defines each
 
     def before(self, kernels: str) -> str:
         """What stands before the text of kernels."""
