@@ -19,8 +19,9 @@ LANES = 32
 
 @dataclass(frozen=True)
 class Layout:
-    """``lanes``: what each bit of the number of a lane is, the lowest first. ``registers``: what each bit of
-    the number of a place in a lane is, the lowest first.
+    """``lanes``: what each bit of the number of a lane is, the lowest first; None: lanes that differ in it
+    have the same elements. ``registers``: what each bit of the number of a place in a lane is, the lowest
+    first.
 
     >>> c = Layout(((1, 1), (1, 2), (0, 0), (0, 1), (0, 2)), ((1, 0), (0, 3)))  # the sums of m16n8
     >>> c.shape
@@ -29,8 +30,13 @@ class Layout:
     (9, 3)
     """
 
-    lanes: tuple[Bit, ...]
+    lanes: tuple[Bit | None, ...]
     registers: tuple[Bit, ...]
+
+    @property
+    def _every(self) -> tuple[Bit, ...]:
+        """All bits of indices."""
+        return (*filter(None, self.lanes), *self.registers)
 
     @property
     def size(self) -> int:
@@ -40,11 +46,11 @@ class Layout:
     @property
     def rank(self) -> int:
         """Dimensions of the tile."""
-        return 1 + max(d for d, _ in (*self.lanes, *self.registers))
+        return 1 + max(d for d, _ in self._every)
 
     def bits(self, dimension: int) -> int:
         """Bits of an index of the tile."""
-        return sum(d == dimension for d, _ in (*self.lanes, *self.registers))
+        return sum(d == dimension for d, _ in self._every)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -53,23 +59,25 @@ class Layout:
 
     def has(self, dimension: int, bit: int) -> bool:
         """Whether a bit of an index is one within a tile."""
-        return (dimension, bit) in (*self.lanes, *self.registers)
+        return (dimension, bit) in self._every
 
     def at(self, lane: int, register: int) -> tuple[int, ...]:
         """The index of the element that a lane has in a place."""
         out = [0] * self.rank
         for number, bits in ((lane, self.lanes), (register, self.registers)):
-            for n, (d, bit) in enumerate(bits):
-                out[d] |= (number >> n & 1) << bit
+            for n, b in enumerate(bits):
+                if b is not None:
+                    out[b[0]] |= (number >> n & 1) << b[1]
         return tuple(out)
 
     def along(self, dimensions: tuple[int, ...]) -> Layout:
         """The layout of the tile whose dimension ``dimensions[d]`` is dimension ``d`` of this one."""
 
-        def moved(bits: tuple[Bit, ...]) -> tuple[Bit, ...]:
-            return tuple((dimensions[d], b) for d, b in bits)
+        def moved(b: Bit) -> Bit:
+            return dimensions[b[0]], b[1]
 
-        return Layout(moved(self.lanes), moved(self.registers))
+        lanes = tuple(b and moved(b) for b in self.lanes)
+        return Layout(lanes, tuple(map(moved, self.registers)))
 
     def begins(self, other: Layout) -> bool:
         """Whether a tile of this layout is a part of one of the other, whose lanes have it side by side."""
@@ -77,7 +85,7 @@ class Layout:
         return self.lanes == other.lanes and self.registers == other.registers[:n]
 
 
-def rows_of_words(itemsize: int) -> tuple[tuple[Bit, ...], int]:
+def rows_of_words(itemsize: int) -> tuple[tuple[Bit | None, ...], int]:
     """A matrix of 8 rows of 16 bytes, a word of 4 bytes for each lane, as mma and ldmatrix have it: (bits of
     the lane, as of a layout whose rows are dimension 0; bits of an index within a word)."""
     e = (4 // itemsize).bit_length() - 1

@@ -19,12 +19,11 @@ from schedules.ir.instruction import Instruction
 
 __all__ = ["INSTRUCTIONS", "Instruction"]
 
+KINDS = (interleave, dot_products, tile_products, widened_products, arm, warp_products, warp_loads)
 INSTRUCTIONS: Mapping[str, Instruction] = MappingProxyType(
     {
         x.name: x
-        for kind in (
-            interleave, dot_products, tile_products, widened_products, arm, warp_products, warp_loads
-        )  # fmt: skip
+        for kind in KINDS
         for x in kind.TABLE
     }
 )

@@ -172,14 +172,19 @@ def _alike(array: np.ndarray, known: bool) -> np.ndarray:
     return _strided(np.full(_reach(array.shape, steps)[1] + 1, known), array.shape, steps)
 
 
+def unwritten(dtype: str) -> float | int:
+    """What stands where nothing is written."""
+    row = DTYPES[dtype]
+    return np.nan if E.is_float(dtype) else row.range[0] + (1 << 8 * row.itemsize) // 4
+
+
 def new_array(b: Buffer) -> np.ndarray:
     """An array that lies as the buffer does, of elements that nothing has written."""
     shape = tuple(int(E.evaluate(n, {})) for n in b.shape)
     row = DTYPES[b.dtype]
-    unwritten = np.nan if E.is_float(b.dtype) else row.range[0] + (1 << 8 * row.itemsize) // 4
     if b.strides is None:
-        return np.full(shape, unwritten, row.numpy)
-    memory = np.full(elements(b), unwritten, row.numpy)
+        return np.full(shape, unwritten(b.dtype), row.numpy)
+    memory = np.full(elements(b), unwritten(b.dtype), row.numpy)
     return _strided(memory, shape, [s * memory.itemsize for s in known_strides(b)])
 
 

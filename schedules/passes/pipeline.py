@@ -11,6 +11,7 @@ from schedules.ir import Block, Nest, Stmt, blocks, size_ranges
 from schedules.ir.carried import carried_buffers
 from schedules.ir.nest import reads
 from schedules.passes.align_streamed_tiles import align_streamed_tiles
+from schedules.passes.background import in_background
 from schedules.passes.by_sizes import by_sizes
 from schedules.passes.compact import compact
 from schedules.passes.drop_harmless_guards import drop_harmless_guards
@@ -68,7 +69,7 @@ def shared(nest: Nest) -> Passes:
         # Only the rest of whole tiles has guards on lanes now.
         *(few if ranges else []),
         # Selects that partition could not decide.
-        ("unswitch", unswitch),
+        ("unswitch", lambda s: unswitch(s, in_background(nest))),
         *followed,
         # Last, because it makes extents depend on outer loops.
         ("tighten_bounds", tighten_bounds),

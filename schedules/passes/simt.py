@@ -16,14 +16,11 @@ from schedules.errors import ScheduleError
 from schedules.ir import (
     Alloc,
     AllReduce,
-    Atomic,
-    Block,
     Buffer,
     Intrinsic,
     Loop,
     Nest,
     Stmt,
-    Store,
     blocks,
     bound_to,
     const,
@@ -31,19 +28,20 @@ from schedules.ir import (
     walk,
     with_body,
 )
-from schedules.ir.exprs import loads
+from schedules.ir.exprs import loads, written
 from schedules.ir.grid import GridKernel, GridProgram
-from schedules.ir.strides import resized
+from schedules.ir.strides import resized, widest_swizzle
 from schedules.ir.verify import verify, verify_names
+from schedules.passes.background import in_background
 from schedules.passes.barriers import barriers
 from schedules.passes.cross_thread import cross_thread
-from schedules.passes.double_buffer import double_buffer
 from schedules.passes.expand_blocks import expand_blocks
 from schedules.passes.fragments import fragments, is_fragment
 from schedules.passes.partial_sums import partial_sums
 from schedules.passes.pipeline import for_grids
 from schedules.passes.privatize import privatize
 from schedules.passes.simplify import simplify
+from schedules.passes.stages import stages
 from schedules.passes.sums_of_zeros import sums_of_zeros
 from schedules.passes.tensorize import tensorize
 
@@ -65,7 +63,7 @@ def lower_simt(nest: Nest, features: Collection[str] | None = None) -> GridProgr
     for _, run in for_grids(nest):
         s = run(s)
     verify(s, params, "lowering")
-    s = _padded(s, {w.buffer: n for b in blocks(nest.body) if (n := _pad(b)) for w in b.writes})
+    s = _placed(s, _hinted(nest, "pad"), _hinted(nest, "swizzle"))
     scratch: list[Buffer] = []
     while isinstance(s, Alloc):
         if s.buffer.scope != "global":
@@ -76,7 +74,8 @@ def lower_simt(nest: Nest, features: Collection[str] | None = None) -> GridProgr
         scratch.append(s.buffer)
         s = s.body
     held = (*params, *scratch)
-    kernels = [_kernel(f"kernel{n}", x, held) for n, x in enumerate(in_order(s))]
+    behind = in_background(nest)
+    kernels = [_kernel(f"kernel{n}", x, held, behind) for n, x in enumerate(in_order(s))]
     return GridProgram(params, nest.outputs, tuple(scratch), tuple(kernels))
 
 
@@ -84,20 +83,29 @@ def _as_local(b: Buffer) -> Buffer:
     return replace(b, scope="local") if is_fragment(b) else b
 
 
-def _pad(b: Block) -> int:
-    n = dict(b.annotations).get("pad", 0)
-    return n if isinstance(n, int) else 0
+def _hinted(nest: Nest, hint: str) -> dict[str, int]:
+    """{buffer: value of a hint of the block that writes it}, for values above 0."""
+    found = ((w.buffer, dict(b.annotations).get(hint, 0)) for b in blocks(nest.body) for w in b.writes)
+    return {name: n for name, n in found if isinstance(n, int) and n}
 
 
-def _padded(s: Stmt, pads: dict[str, int]) -> Stmt:
-    """Rows of shared buffers as far apart as is asked: then columns do not all lie in one bank."""
+def _placed(s: Stmt, pads: dict[str, int], swizzles: dict[str, int]) -> Stmt:
+    """Rows of shared buffers as far apart as is asked, or their chunks in other places from row to row: then
+    columns do not all lie in one bank."""
     if isinstance(s, Alloc) and s.buffer.scope == "shared":
-        b = resized(s.buffer, s.buffer.shape, pads.get(s.buffer.name, 0))
-        return Alloc(b, _padded(s.body, pads))
-    return with_body(s, lambda x: _padded(x, pads))
+        name = s.buffer.name
+        if name in pads and name in swizzles:
+            raise ScheduleError(
+                f"buffer {name}: its block has the hints pad={pads[name]} and swizzle={swizzles[name]}, but "
+                "rows that are swizzled lie side by side; leave one of them out"
+            )
+        b = resized(s.buffer, s.buffer.shape, pads.get(name, 0))
+        b = replace(b, swizzle=widest_swizzle(b, swizzles.get(name, 0)))
+        return Alloc(b, _placed(s.body, pads, swizzles))
+    return with_body(s, lambda x: _placed(x, pads, swizzles))
 
 
-def _kernel(name: str, s: Stmt, held: tuple[Buffer, ...]) -> GridKernel:
+def _kernel(name: str, s: Stmt, held: tuple[Buffer, ...], background: Collection[str]) -> GridKernel:
     outer: list[Loop] = []
     grid = dict.fromkeys(AXES, 1)
     while bound_to(s, "blockIdx"):
@@ -110,8 +118,8 @@ def _kernel(name: str, s: Stmt, held: tuple[Buffer, ...]) -> GridKernel:
             f"loop {late.var} is {late.kind}, but not outermost: blocks are the outermost loops of a kernel, "
             "with nothing between them"
         )
-    s = cross_thread(double_buffer(_flat(s)))
     ranges = {x.var: (0, _extent(x) - 1) for x in outer}
+    s = cross_thread(stages(_flat(s), background, held, ranges))
     s = simplify(privatize(s, ranges), ranges)
     if any(isinstance(x, Alloc) and is_fragment(x.buffer) for x in walk(s)):
         s = simplify(fragments(tensorize(s, held, grid=True), ranges), ranges)
@@ -123,20 +131,18 @@ def _kernel(name: str, s: Stmt, held: tuple[Buffer, ...]) -> GridKernel:
             block[x.kind[-1]] = max(block[x.kind[-1]], _extent(x))
     _check_warps(s, block["x"])
     used = {x.buffer for y in walk(s) for x in loads(y)}
-    written = frozenset(x.buffer for x in walk(s) if isinstance(x, (Store, AllReduce, Atomic)))
-    params = tuple(b for b in held if b.name in used | written)
+    stored = frozenset(n for x in walk(s) for n in written(x))
+    params = tuple(b for b in held if b.name in used | stored)
     names = frozenset(b.name for b in params)
     shape = (block["x"], block["y"], block["z"])
     if max(shape) > 1:  # a single thread needs no barrier
-        s = barriers(s, names & written)
-    return GridKernel(
-        name, params, written & names, (grid["x"], grid["y"], grid["z"]), shape, tuple(outer), s
-    )
+        s = barriers(s, names & stored)
+    return GridKernel(name, params, stored & names, (grid["x"], grid["y"], grid["z"]), shape, tuple(outer), s)
 
 
 def _check_warps(s: Stmt, width: int) -> None:
     """Raise ScheduleError where rows of threads are no warps, and something needs them to be."""
-    ins = next((x.instruction for x in walk(s) if isinstance(x, Intrinsic) and x.instruction.threads > 1), None)
+    ins = next((x.instruction for x in walk(s) if isinstance(x, Intrinsic)), None)
     if ins is not None and width != ins.threads:
         raise ScheduleError(
             f"{ins.name} is done by the {ins.threads} lanes of a warp, which are a row of threadIdx.x, and "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from autotune.codegen.simt import atomics, emit
-from autotune.codegen.simt.dialect import Dialect
+from autotune.codegen.simt.dialect import SWIZZLE, Dialect
 from autotune.codegen.simt.expr import FUNCTIONS, with_conversions
 from schedules.dtypes import DTYPES, STORED_FLOATS
 from schedules.ir.grid import GridKernel
@@ -71,6 +71,32 @@ typedef unsigned int at_uint;
 struct __align__(8) at_uint2 { at_uint x, y; };
 struct __align__(16) at_uint4 { at_uint x, y, z, w; };
 """
+# Asynchronous copies; before sm_80, which has none, they are done at once. ``present``: 0 writes zeros.
+_COPIES = """\
+#ifndef AT_EMULATED
+template <int N> struct __align__(N) at_words { unsigned w[N / 4]; };
+template <int N> AT_INLINE void at_copy(void *to, const void *from, bool present) {
+#if __CUDA_ARCH__ >= 800
+  const unsigned at = (unsigned)__cvta_generic_to_shared(to), bytes = present ? N : 0;
+#define AT_COPY_BY(cache) \\
+  asm volatile("cp.async." cache ".shared.global [%0], [%1], %2, %3;" ::"r"(at), "l"(from), "n"(N), \\
+               "r"(bytes) : "memory")
+  if (N == 16) AT_COPY_BY("cg");  // around the first cache, for 16 bytes only
+  else AT_COPY_BY("ca");
+#else
+  *(at_words<N> *)to = present ? *(const at_words<N> *)from : at_words<N>{};
+#endif
+}
+#if __CUDA_ARCH__ >= 800
+#define AT_SIGNAL() asm volatile("cp.async.commit_group;" ::: "memory")
+#define AT_AWAIT(n) asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory")
+#else
+#define AT_SIGNAL() (void)0
+#define AT_AWAIT(n) (void)0
+#endif
+#define AT_COPY(bytes, to, from, present) at_copy<bytes>(&(to), &(from), present)
+#endif
+"""
 
 
 def _head(name: str, params: str, kernel: GridKernel) -> str:
@@ -116,10 +142,13 @@ CUDA = with_conversions(
         calls="cuda",
         aligned=True,
         asked="AT_SHARED_AT({type}, {name}, {count}, {at});",
+        copies=True,
         where_used=(
             ("at_ushort", "typedef unsigned short at_ushort;\nAT_VECTORS(at_ushort, 2);\n"),
             ("at_uint", _UINT),
             ("AT_SHARED_AT", _ASKED),
+            ("AT_SIGNAL", _COPIES),
+            SWIZZLE,
         ),
     )
 )

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from autotune.codegen.simt.atomics import Update
 from schedules.ir.grid import GridKernel
 
+# The place of an element in swizzled memory (`schedules.ir.strides.swizzled`).
+SWIZZLE = ("AT_SWIZZLE", "#define AT_SWIZZLE(at, above, mask) ((at) ^ ((at) >> (above) & (mask)))\n")
+
 
 @dataclass(frozen=True)
 class Dialect:
@@ -34,6 +37,7 @@ class Dialect:
     aligned: bool  # vectors lie at multiples of their size
     asked: str = ""
     calls: str = ""  # the spelling of instructions
+    copies: bool = False  # AT_COPY, AT_SIGNAL and AT_AWAIT are defined; elsewhere copies are done at once
     where_used: tuple[tuple[str, str], ...] = ()  # what few kernels have, and what defines each
 
     def before(self, kernels: str) -> str:

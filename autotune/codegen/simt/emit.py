@@ -17,18 +17,21 @@ from autotune.errors import CompileError
 from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES
-from schedules.expr import Compare, Const, Expr, Load, Logic, Select, Var
+from schedules.expr import Const, Expr, Load, Logic, Select, Var
 from schedules.gpu_architectures import STATIC_SHARED
 from schedules.ir import (
     Alloc,
     AllReduce,
     Atomic,
+    Await,
     Barrier,
     Buffer,
+    Copy,
     Guard,
     Intrinsic,
     Loop,
     Seq,
+    Signal,
     Stmt,
     Store,
     bound_to,
@@ -91,7 +94,9 @@ def atomics_of(dialect: Dialect, *programs: GridProgram) -> list[str]:
 def instructions_of(dialect: Dialect, *programs: GridProgram) -> list[str]:
     """The functions of the instructions of some programs, which an emulator has of its own; nothing where
     there are none."""
-    every = (x.instruction for p in programs for k in p.kernels for x in walk(k.body) if isinstance(x, Intrinsic))
+    every = (
+        x.instruction for p in programs for k in p.kernels for x in walk(k.body) if isinstance(x, Intrinsic)
+    )
     found = {i.spellings[f"{dialect.calls} function"] for i in every}
     return ["#ifndef AT_EMULATED", *sorted(found), "#endif"] if found else []
 
@@ -185,6 +190,11 @@ class _Emitter(CExpressions):
                 self.atomic(s)
             case Intrinsic():
                 self.intrinsic(s)
+            case Copy():
+                self.copy(s)
+            case Signal() | Await():
+                if self.d.copies:
+                    self.do(f"AT_AWAIT({s.pending});" if isinstance(s, Await) else "AT_SIGNAL();")
             case _:
                 raise CompileError(f"{self.d.name}: cannot emit {type(s).__name__}")
 
@@ -212,7 +222,9 @@ class _Emitter(CExpressions):
         elif s.kind == "vectorize" and self.vectorized(s):
             pass
         else:
+            unrolled = self.unrolled
             if s.kind in ("unroll", "vectorize"):
+                self.unrolled |= {s.var}
                 self.do("#pragma unroll")
             n_text = self.expr(s.extent)
             self.open(f"for ({self.index} {v} = 0; {v} < {n_text}; ++{v})")
@@ -220,6 +232,7 @@ class _Emitter(CExpressions):
             self.stmt(s.body)
             self.serial -= 1
             self.close()
+            self.unrolled = unrolled
         self.ranges = held
 
     def alloc(self, s: Alloc) -> None:
@@ -256,6 +269,21 @@ class _Emitter(CExpressions):
         guard = self.guard(s.buffer)
         self.do(f"if ({guard}) {text}" if guard else text)
 
+    def copy(self, s: Copy) -> None:
+        """A copy that begins; where a language has none, one that is done."""
+        if not self.d.copies:
+            lane = Var(".lane")
+            at, from_ = ((*x.indices[:-1], x.indices[-1] + lane) for x in (s, s.value))
+            value = E.select(s.cond, replace(s.value, indices=from_), Const(0, s.value.dtype))
+            self.stmt(Loop(lane.name, Const(s.count), Store(s.buffer, at, value), "vectorize"))
+            return
+        to, source = (f"{self.name(x.buffer)}[{self.flat(x.buffer, x.indices)}]" for x in (s, s.value))
+        count = s.count * DTYPES[s.value.dtype].itemsize
+        text = f"AT_COPY({count}, {to}, {source}, {self.expr(s.cond)});"
+        self.needs(s.value.buffer, s.count)
+        guard = self.guard(s.buffer)
+        self.do(f"if ({guard}) {text}" if guard else text)
+
     def guard(self, buffer: str) -> str:
         """A condition for one thread, where all would write the same to shared memory: it tests the thread
         axes that have no loop around."""
@@ -281,7 +309,7 @@ class _Emitter(CExpressions):
         while width > 1 and (
             n % width
             or not self.aligned(store.buffer, store.indices, s.var, width)
-            or not all(self.is_uniform(c, s.var, width) for c in conds)
+            or not all(affine.is_uniform(c, s.var, width, self.ranges) for c in conds)
         ):
             width //= 2
         if width < 2 or "int64" in (
@@ -306,20 +334,6 @@ class _Emitter(CExpressions):
             if self.buffers[name].scope != "local" and self.step(name, indices, var) == 1
         ]
         return max(wide, default=DTYPES[self.buffers[s.buffer].dtype].itemsize)
-
-    def is_uniform(self, cond: Expr, var: str, width: int) -> bool:
-        """Whether a condition holds for all lanes of every vector or for none."""
-        if var not in E.variables(cond):
-            return True
-        if isinstance(cond, Logic):
-            return all(self.is_uniform(c, var, width) for c in cond.args)
-        if not isinstance(cond, Compare) or cond.op != "<" or var in E.variables(cond.b):
-            return False
-        terms, _ = affine.linear(cond.a)
-        if terms.get(Var(var)) != Const(1) or any(var in E.variables(a) and a != Var(var) for a in terms):
-            return False
-        before = affine.simplify(E.substitute(cond.a, {var: Const(0)}), self.ranges)
-        return affine.multiple(before) % width == 0 and affine.multiple(cond.b) % width == 0
 
     def vector(self, s: Store, var: str, first: int, width: int) -> None:
         lanes = self.lanes = Lanes(var)
@@ -360,7 +374,7 @@ class _Emitter(CExpressions):
         for x in sorted(conds, key=E.show):
             if E.TRUE in conds[x] or self.inside(x, s):
                 out.append((x, E.TRUE))
-            elif all(self.is_uniform(c, var, width) for c in conds[x]):
+            elif all(affine.is_uniform(c, var, width, self.ranges) for c in conds[x]):
                 out.append((x, E.any_of(*conds[x])))
         return out
 
@@ -435,13 +449,15 @@ class _Emitter(CExpressions):
         self.do(f"const {self.index} {self.name(s.var)} = {x};")
         self.do(f"{acc} = {self.expr(s.value)};")
         self.close()
-        within = min(width, WARP)
+        within = s.near or min(width, WARP)
         shuffles = (
             self.d.shuffles
             and within & (within - 1) == 0
             and width % within == 0
             and self.k.threads % WARP == 0
         )
+        if s.near and not shuffles:
+            raise CompileError(f"{self.d.name}: {s.near} neighbours cannot reduce into {s.buffer} alone")
         if shuffles:
             distance = within // 2
             while distance:
@@ -449,7 +465,7 @@ class _Emitter(CExpressions):
                 self.do(f"{acc} = {self.combine(s.op, dtype, acc, other)};")
                 distance //= 2
         each = within if shuffles else 1  # threads with the same partial result
-        if width > each:
+        if width > each and not s.near:
             part, row = self.temporary(), self.row()
             count = width // each
             self.shared.append(Buffer(part, (Const(count * rows),), dtype, "shared"))

@@ -17,15 +17,14 @@ from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.expr import Load
 from schedules.ir import Block, Loop
-from schedules.ir.nest import reads, vars_bound, writers
+from schedules.ir.nest import reads, vars_bound
 from schedules.primitives.base import Factor
 from schedules.space.rules.gpu.maps import lanes_of
-from schedules.space.rules.parts import copy_read
+from schedules.space.rules.parts import copy_read, inline_copies
 from schedules.space.rules.patterns import (
     depends,
     extents,
     is_gathered,
-    is_guarded_copy,
     is_placed,
     is_row_reduction,
     operands,
@@ -84,7 +83,9 @@ def split_reduction(d: SketchBuilder, name: str) -> None:
         return
     if d.choose(f"{name}.reduction", ("whole", "split")) == "split":
         outer, _ = d.s.split(loop.var, (d.choice(f"{name}.parts", PARTS), None))
-        d.roots.add(d.s.rfactor(name, outer))
+        parts = d.s.rfactor(name, outer)
+        d.roots.add(parts)
+        d.products |= {parts} if name in d.products else set()
 
 
 def schedule_tiles(d: SketchBuilder, producer: str, consumer: str) -> None:
@@ -99,7 +100,8 @@ def schedule_tiles(d: SketchBuilder, producer: str, consumer: str) -> None:
     lanes = lanes_of(n[long[0]], d.dtype(d.block(consumer))) if long and long[0] == axes[-1] else [1]
     cuts = {a: _cut(d, producer, n[a], place, lanes) for place, a in enumerate(long)}
     shared = _operands_to_share(p) if _worth_sharing(p) else []
-    share = bool(shared) and d.choose(f"{producer}.operands", ("shared", "direct")) == "shared"
+    ways = ("shared",) if producer in d.products else ("shared", "direct")  # directly, each read would divide
+    share = bool(shared) and d.choose(f"{producer}.operands", ways) == "shared"
 
     loops = dict(zip(axes, [x.var for x in d.loops(consumer)], strict=True))
     blocks, threads, rest = [], [], []
@@ -248,9 +250,8 @@ def _fetch(d: SketchBuilder, producer: str, x: Load, where: str, cuts: Sequence[
     rows = _along_reduction(d.block(producer), x)
     copy = copy_read(d, producer, x, "shared", moved=True)
     d.s.compute_at(copy, where)
-    for b in writers(d.s.nest, x.buffer):
-        if is_guarded_copy(b) and b.name != copy and not again:
-            d.s.inline(b.name)
+    if not again:
+        inline_copies(d, copy, x.buffer)
     if rows:
         d.s.annotate(copy, "pad", PAD // DTYPES[d.dtype(d.block(copy))].itemsize)
     own = [x.var for x in d.own_loops(copy)]
@@ -276,6 +277,4 @@ def _along_reduction(b: Block, x: Load) -> bool:
 
 def _inline_paddings(d: SketchBuilder, producer: str) -> None:
     for x in operands(d.block(producer)):
-        for b in writers(d.s.nest, x.buffer):
-            if is_guarded_copy(b):
-                d.s.inline(b.name)
+        inline_copies(d, producer, x.buffer)
