@@ -12,7 +12,8 @@ from schedules.expr import Const
 from schedules.ir import Buffer, Seq
 from schedules.ir.grid import GridKernel, GridProgram
 
-WALL = 0xA5
+WALL = 1 << 16
+POISON = 0xA5
 
 
 @dataclass(frozen=True)
@@ -48,16 +49,29 @@ def emulated(
 
 
 def run_between_walls(
-    obj: bytes, program: GridProgram, inputs: Sequence[np.ndarray], like: np.ndarray, order: str
+    obj: bytes,
+    program: GridProgram,
+    inputs: Sequence[np.ndarray],
+    like: np.ndarray,
+    order: str,
+    which: int = 0,
 ) -> Ran:
-    """A run of a program of one output, around which nothing may be written either."""
-    wall = 1 << 16
-    memory = np.full(like.nbytes + 2 * wall, WALL, np.uint8)
-    out = memory[wall : wall + like.nbytes].view(like.dtype).reshape(like.shape)
-    fault = emulator.run(obj, program, [*inputs, out], order=order, seed=1)
-    if fault is None and not (memory[:wall] == WALL).all() & (memory[wall + like.nbytes :] == WALL).all():
-        fault = "memory outside of an array is written"
-    return Ran(fault, out.copy())
+    """A run of a program of one output. Between its arrays lies memory that is none of them."""
+    sizes = [-(-a.nbytes // WALL) * WALL for a in (*inputs, like)]
+    memory = np.full(sum(sizes) + WALL * (len(sizes) + 1), POISON, np.uint8)
+    placed, at = [], WALL
+    for a, size in zip((*inputs, like), sizes, strict=True):
+        placed.append(memory[at : at + a.nbytes].view(a.dtype).reshape(a.shape))
+        at += size + WALL
+    for a, here in zip(inputs, placed, strict=False):
+        here[...] = a
+    before = memory.copy()
+    fault = emulator.run(obj, program, placed, which, order=order, seed=1)
+    out = placed[-1].copy()
+    placed[-1].view(np.uint8)[...] = POISON
+    if fault is None and not np.array_equal(before, memory):
+        fault = "memory that is no output is written"
+    return Ran(fault, out)
 
 
 def unanimous(ran: Mapping[str, Ran], right: np.ndarray) -> dict[str, str]:

@@ -58,7 +58,7 @@ PRODUCTS = {
         for x in _BYTES
         for y in _BYTES
     },
-}  # fmt: skip
+}
 
 
 def small(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -146,7 +146,10 @@ FAULTS = {
         "if (lane != 5) at_ldmatrix_x4(w, s[0]);\n __syncthreads();",
         r"an instruction of warps .*thread 5 waits at line \d+ for all",
     ),
-    "a row in the middle": ("at_ldmatrix_x4(w, s[lane]);", r"the row at s\[\d+\] of ldmatrix does not begin at"),
+    "a row in the middle": (
+        "at_ldmatrix_x4(w, s[lane]);",
+        r"the row at s\[\d+\] of ldmatrix does not begin at",
+    ),
     "a row outside": ("at_ldmatrix_x4(w, s[8 * lane + 8]);", r"uses s\[263\] of 256"),
     "rows that nobody wrote": (
         "at_ldmatrix_x4(w, u[0]);",
@@ -161,7 +164,7 @@ FAULTS = {
         "float f[4] = {1.1f}, h[4] = {0}, d[4] = {1};\n at_mma_m16n8k8_float32_tf32(d, f, h);",
         "gives mma 1.10000002, which is no tf32: round it first",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.fast("a lane is missing")
