@@ -55,7 +55,7 @@ class InterpError(RuntimeError):
     """The program did what no legal program does: the message says where."""
 
 
-class _Memory:
+class Memory:
     """Arrays by name, with the elements written so far."""
 
     def __init__(self, sizes: Env | None = None) -> None:
@@ -91,7 +91,7 @@ def run(
     Raises InterpError on an access out of bounds or an output left unwritten.
     """
     told = {size_variable(s.name).name: (sizes or {})[s.name] for s in program.sizes}
-    mem = _Memory(told)
+    mem = Memory(told)
     if isinstance(program, Nest):
         params = [program.buffer(n) for n in program.params]
         for b in program.buffers:
@@ -215,7 +215,7 @@ def _keeping(dtype: np.dtype[Any]) -> Callable[[Any], Any]:
 class Compiler:
     """Statements and expressions as Python closures over an environment of loop variables."""
 
-    def __init__(self, mem: _Memory, counts: dict[str, int] | None, operations: bool = False) -> None:
+    def __init__(self, mem: Memory, counts: dict[str, int] | None, operations: bool = False) -> None:
         self.mem = mem
         self.counts = counts
         self.operations = operations
@@ -357,7 +357,7 @@ class Compiler:
         """The meaning of an instruction, run on its operands where they lie."""
         shapes = {t.name: t.shape for t in s.instruction.operands}
         starts = [(x, [self.expr(i) for i in x.indices]) for x in s.operands]
-        inside, counts = _Memory(), dict[str, int]()
+        inside, counts = Memory(), dict[str, int]()
         buffers = {f"{how} {x.name}": f"{how} {x.buffer}" for x in s.operands for how in ("load", "store")}
         body = Compiler(inside, counts, self.operations).stmt(s.instruction.loops)
 

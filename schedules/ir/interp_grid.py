@@ -30,6 +30,7 @@ from schedules.ir import (
     Buffer,
     Copy,
     Guard,
+    Intrinsic,
     Loop,
     Seq,
     Signal,
@@ -40,11 +41,22 @@ from schedules.ir import (
 )
 from schedules.ir.exprs import written
 from schedules.ir.grid import GridKernel, GridProgram
-from schedules.ir.interp import Action, Compiler, Env, InterpError, as_merged, new_array, rounding, unwritten
+from schedules.ir.interp import (
+    Action,
+    Compiler,
+    Env,
+    InterpError,
+    as_merged,
+    new_array,
+    rounding,
+    unwritten,
+)
+from schedules.ir.lanes import LANE, Elements, give_and_take, is_collective, together
+from schedules.layouts import LANES
 
+Steps = list[tuple[int, Iterator[Stmt]]]  # threads that go on
 AFTER = Seq(())  # where the values of a reduction may be overwritten
 LANDINGS = ("late", "early", "random")  # when copies in the background land
-LANE = ".lane"  # the element of a copy
 Place = tuple[str, tuple[int, ...]]
 Who = tuple[tuple[int, ...], int]  # block, and thread in it
 
@@ -291,6 +303,8 @@ class GridRun:
         shared = frozenset(b.name for b in self.on_chip) | kernel.written
         self.code = checked(self.mem, shared)
         self.actions: dict[int, Any] = {}
+        self.lanes: dict[int, Any] = {}  # by instruction: what a lane gives and takes
+        self.given: dict[int, Elements] = {}  # by thread, for the instruction that it has come to
         self.values: dict[tuple[int, int], Any] = {}  # of a reduction: (row of threads, thread in it)
 
     def run(self, places: Sequence[tuple[int, ...]] | None = None) -> None:
@@ -319,9 +333,7 @@ class GridRun:
         while threads:
             stopped: dict[int, list[int]] = {}
             left = []
-            for number, steps in threads:
-                self.mem.thread = number
-                where = next(steps, None)
+            for number, steps, where in self._stops(threads, at):
                 stopped.setdefault(id(where) if where is not None else 0, []).append(number)
                 if where is not None:
                     left.append((number, steps))
@@ -334,6 +346,34 @@ class GridRun:
             threads = left
             self.code.phase += 1
         self.code.ended()
+
+    def _stops(self, threads: Steps, at: tuple[int, ...]) -> list[tuple[int, Iterator[Stmt], Stmt | None]]:
+        """Where each thread has to wait for the others of its block, or ends. What the lanes of a warp do
+        together is done on the way, in no phase of its own."""
+        out: list[tuple[int, Iterator[Stmt], Stmt | None]] = []
+        while threads:
+            stops: dict[int, list[tuple[int, Iterator[Stmt], Stmt | None]]] = {}
+            for number, steps in threads:
+                self.mem.thread = number
+                stops.setdefault(number // LANES, []).append((number, steps, next(steps, None)))
+            threads = []
+            for warp in stops.values():
+                s = next((x for _, _, x in warp if isinstance(x, Intrinsic)), None)
+                if s is None:
+                    out += warp
+                    continue
+                away = [n for n, _, x in warp if x is not s]
+                if away or len(warp) < LANES:
+                    who = f"thread {away[0]} is elsewhere" if away else f"its warp has {len(warp)} threads"
+                    raise InterpError(
+                        f"{self.kernel.name}: {s.instruction.name} in block {list(at)}, which not all "
+                        f"{LANES} lanes of a warp reach: {who}"
+                    )
+                results = together(s.instruction, [self.given[n] for n in sorted(n for n, _, _ in warp)])
+                for n, _, _ in warp:
+                    self.given[n] = results[n % LANES]
+                threads += [(n, steps) for n, steps, _ in warp]
+        return out
 
     def _steps(self, s: Stmt, env: Env, number: int, at: dict[str, int], axes: str) -> Iterator[Stmt]:
         """A thread's way through a statement: it stops at every barrier. Of threads that differ in an axis
@@ -350,6 +390,8 @@ class GridRun:
                 yield s
             case AllReduce():
                 yield from self._reduce(s, env, number, at)
+            case Intrinsic():
+                yield from self._as_lane(s, env, number)
             case Loop(kind=kind, var=v, extent=n, body=body) if bound_to(s, "threadIdx"):
                 env[v] = at[kind[-1]]
                 has_iteration = at[kind[-1]] < int(E.evaluate(n, env))
@@ -372,6 +414,15 @@ class GridRun:
                 own = all(n in self.mem.own[number] for n in stored)
                 if own or all(at[a] == 0 for a in at if a not in axes):
                     self._action(s)(env)
+
+    def _as_lane(self, s: Intrinsic, env: Env, number: int) -> Iterator[Stmt]:
+        """What a thread does of what the lanes of its warp do together."""
+        if id(s) not in self.lanes:
+            self.lanes[id(s)] = give_and_take(self.code, s)
+        give, take = self.lanes[id(s)]
+        self.given[number] = give(env, number % LANES)
+        yield s
+        take(env, self.given[number])
 
     def _attend(self, s: Stmt, env: Env) -> Iterator[Stmt]:
         """The way through a loop over threads of one that it has no iteration for: all come to reductions."""
@@ -406,14 +457,15 @@ class GridRun:
         dtype = E.dtype_of(s.value)
         here = E.Load(s.buffer, s.indices, dtype)
         total, keep = self.code.expr(here)(env), rounding(dtype)
-        for x in range(s.extent):
+        first = at["x"] // s.near * s.near if s.near else 0
+        for x in range(first, first + s.near if s.near else s.extent):
             total = keep(E.NUMERIC[s.op](total, self.values[number // width, x]))
         self.code.place(s.buffer, s.indices)(env)(total)
         yield AFTER
 
 
 def _waits(s: Stmt) -> bool:
-    return any(isinstance(x, (Barrier, AllReduce)) for x in walk(s))
+    return any(isinstance(x, (Barrier, AllReduce)) or is_collective(x) for x in walk(s))
 
 
 def _has_threads(s: Stmt) -> bool:

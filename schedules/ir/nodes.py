@@ -165,7 +165,8 @@ class Barrier:
 @dataclass(frozen=True, slots=True)
 class AllReduce:
     """Lowered, GPU: ``buffer[indices] = op(buffer[indices], value of every thread)`` in each thread, where
-    the threads ``0 <= var < extent`` of axis ``threadIdx.x`` give one value each."""
+    the threads ``0 <= var < extent`` of axis ``threadIdx.x`` give one value each. ``near``: a power of two;
+    only as many neighbours of a warp do it together; 0: all threads."""
 
     buffer: str
     indices: tuple[Expr, ...]
@@ -173,6 +174,7 @@ class AllReduce:
     value: Expr
     var: str
     extent: int
+    near: int = 0
 
 
 @dataclass(frozen=True, slots=True)

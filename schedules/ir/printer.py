@@ -129,13 +129,15 @@ def _stmt(s: Stmt, depth: int, out: list[str], ranges: Ranges) -> None:
             out.append(f"{pad}{s.instruction.name}({at})")
         case AllReduce():
             value = f"{E.show(s.value)} for {s.var} in range({s.extent})"
-            out.append(f"{pad}{_place(s.buffer, s.indices)} {s.op}= all threads: {value}")
+            who = f"each {s.near} lanes" if s.near else "all threads"
+            out.append(f"{pad}{_place(s.buffer, s.indices)} {s.op}= {who}: {value}")
         case Block():
             _block(s, pad, out, ranges)
         case _:
             parts = [_place(p.buffer, p.indices) for p in places(s)]
             parts += map(E.show, loads(s) if parts else expressions(s))
             parts += [str(getattr(s, f.name)) for f in fields(s) if f.type == "int" and f.default is MISSING]
+            parts += [f"if {E.show(x)}" for x in expressions(s) if E.dtype_of(x) == "bool" and x != E.TRUE]
             out.append(f"{pad}{type(s).__name__.lower()} {', '.join(parts)}".rstrip())
             for x in kids(s):
                 _stmt(x, depth + 1, out, ranges)

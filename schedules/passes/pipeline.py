@@ -106,8 +106,8 @@ def for_cpus(nest: Nest, tails: bool = False) -> Passes:
 
 def for_grids(nest: Nest) -> Passes:
     """The passes for all kernels together. `schedules.passes.simt` goes on with each kernel."""
-    # Local buffers become registers anyway.
-    dtypes = {b.name: b.dtype for b in nest.buffers if b.scope != "local"}
+    # These become registers anyway.
+    dtypes = {b.name: b.dtype for b in nest.buffers if b.scope not in ("local", "fragment")}
     return [*shared(nest), ("storage_align", storage_align), ("promote", lambda s: promote(s, dtypes))]
 
 

@@ -17,6 +17,7 @@ from schedules.ir import (
     Alloc,
     AllReduce,
     Buffer,
+    Intrinsic,
     Loop,
     Nest,
     Stmt,
@@ -35,21 +36,29 @@ from schedules.passes.background import in_background
 from schedules.passes.barriers import barriers
 from schedules.passes.cross_thread import cross_thread
 from schedules.passes.expand_blocks import expand_blocks
+from schedules.passes.fragments import fragments, is_fragment
 from schedules.passes.partial_sums import partial_sums
 from schedules.passes.pipeline import for_grids
 from schedules.passes.privatize import privatize
 from schedules.passes.simplify import simplify
 from schedules.passes.stages import stages
+from schedules.passes.sums_of_zeros import sums_of_zeros
+from schedules.passes.tensorize import tensorize
 
 # Axes of a grid and of a block.
 AXES = ("x", "y", "z")
 
 
-def lower_simt(nest: Nest) -> GridProgram:
-    """Lower a nest whose holes are all filled. Raises ScheduleError for a schedule that no grid can run."""
+def lower_simt(nest: Nest, features: Collection[str] | None = None) -> GridProgram:
+    """Lower a nest whose holes are all filled. ``features``: those of the target; None: all that its
+    instructions need. Where one is missing, loops stay loops, and each lane of a warp has all of a fragment.
+    Raises ScheduleError for a schedule that no grid can run."""
     verify_names(nest)
+    marked = [x.instruction for x in walk(nest.body) if isinstance(x, Loop) and x.instruction is not None]
+    if features is not None and not all(i.runs_on(features) for i in marked):
+        nest = replace(nest, buffers=tuple(map(_as_local, nest.buffers)))
     params = tuple(nest.buffer(n) for n in nest.params)
-    nest = partial_sums(nest)
+    nest = partial_sums(sums_of_zeros(nest))
     s = expand_blocks(nest, atomic=True)
     for _, run in for_grids(nest):
         s = run(s)
@@ -68,6 +77,10 @@ def lower_simt(nest: Nest) -> GridProgram:
     behind = in_background(nest)
     kernels = [_kernel(f"kernel{n}", x, held, behind) for n, x in enumerate(in_order(s))]
     return GridProgram(params, nest.outputs, tuple(scratch), tuple(kernels))
+
+
+def _as_local(b: Buffer) -> Buffer:
+    return replace(b, scope="local") if is_fragment(b) else b
 
 
 def _hinted(nest: Nest, hint: str) -> dict[str, int]:
@@ -108,12 +121,15 @@ def _kernel(name: str, s: Stmt, held: tuple[Buffer, ...], background: Collection
     ranges = {x.var: (0, _extent(x) - 1) for x in outer}
     s = cross_thread(stages(_flat(s), background, held, ranges))
     s = simplify(privatize(s, ranges), ranges)
+    if any(isinstance(x, Alloc) and is_fragment(x.buffer) for x in walk(s)):
+        s = simplify(fragments(tensorize(s, held, grid=True), ranges), ranges)
     block = dict.fromkeys(AXES, 1)
     for x in walk(s):
         if isinstance(x, AllReduce):
             block["x"] = max(block["x"], x.extent)
         elif bound_to(x, "threadIdx"):
             block[x.kind[-1]] = max(block[x.kind[-1]], _extent(x))
+    _check_warps(s, block["x"])
     used = {x.buffer for y in walk(s) for x in loads(y)}
     stored = frozenset(n for x in walk(s) for n in written(x))
     params = tuple(b for b in held if b.name in used | stored)
@@ -122,6 +138,17 @@ def _kernel(name: str, s: Stmt, held: tuple[Buffer, ...], background: Collection
     if max(shape) > 1:  # a single thread needs no barrier
         s = barriers(s, names & stored)
     return GridKernel(name, params, stored & names, (grid["x"], grid["y"], grid["z"]), shape, tuple(outer), s)
+
+
+def _check_warps(s: Stmt, width: int) -> None:
+    """Raise ScheduleError where rows of threads are no warps, and something needs them to be."""
+    ins = next((x.instruction for x in walk(s) if isinstance(x, Intrinsic)), None)
+    if ins is not None and width != ins.threads:
+        raise ScheduleError(
+            f"{ins.name} is done by the {ins.threads} lanes of a warp, which are a row of threadIdx.x, and "
+            f"that has {width}; split other loops over threadIdx.x by {ins.threads} and bind the rest to "
+            "threadIdx.y"
+        )
 
 
 def _extent(x: Loop) -> int:
@@ -152,7 +179,8 @@ def _of_thread(s: Stmt) -> Stmt:
                     f"buffer {b.name}: it is shared by threads of a loop within a loop over threads; compute "
                     "its producer outside of both"
                 )
-            return Alloc(replace(b, scope="local"), _of_thread(s.body))
+            scope = b.scope if is_fragment(b) else "local"
+            return Alloc(replace(b, scope=scope), _of_thread(s.body))
         case Loop(kind="vthread"):
             return replace(s, kind="unroll", body=_of_thread(s.body))
     return with_body(s, _of_thread)

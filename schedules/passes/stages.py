@@ -43,13 +43,13 @@ from schedules.ir import (
 )
 from schedules.ir.exprs import loads, substitute, written
 from schedules.ir.nest import numbered_each
-from schedules.ir.strides import elements, known_strides
+from schedules.ir.strides import elements, known_strides, swizzle_period
 from schedules.passes.accesses import buffers, moved
 from schedules.passes.background import Memory, begun
 from schedules.passes.simplify import Ranges, inside
 
-# Bytes that a version begins at a multiple of; for each byte of a swizzle, where its pattern begins again.
-ALIGN, PERIOD = 16, 8
+# Bytes that a version begins at a multiple of.
+ALIGN = 16
 
 
 def stages(s: Stmt, background: Collection[str], held: Sequence[Buffer], ranges: Ranges) -> Stmt:
@@ -163,7 +163,7 @@ def _staged(s: Loop, memory: Memory, ranges: Ranges) -> Stmt | None:
 def _versions(b: Buffer, n: int) -> Buffer:
     """A buffer with ``n`` versions of its elements, one after another."""
     size = DTYPES[b.dtype].itemsize
-    apart = max(ALIGN, PERIOD * b.swizzle) // size
+    apart = max(ALIGN, swizzle_period(b)) // size
     step = -(-elements(b) // apart) * apart
     strides = tuple(map(Const, (step, *known_strides(b))))
     return replace(b, shape=(Const(n), *b.shape), strides=strides)

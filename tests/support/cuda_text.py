@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.codegen.simt import cxx, emulator
+from autotune.codegen.simt import emulator
 from schedules.expr import Const
 from schedules.ir import Buffer, Seq
 from schedules.ir.grid import GridKernel, GridProgram
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What became of a run: a fault or none, and what it wrote."""
+
+    fault: str | None
+    out: np.ndarray
 
 
 def emulated(
@@ -18,32 +26,31 @@ def emulated(
     arrays: Mapping[str, np.ndarray],
     block: tuple[int, int, int] = (32, 1, 1),
     grid: tuple[int, int, int] = (1, 1, 1),
-    written: str = "out",
-    *flags: str,
-) -> dict[str, str | None]:
-    """What each order says of a kernel: a fault, or None. Its parameters are ``arrays`` by name, of which it
-    writes ``written`` (the last)."""
+    flags: tuple[str, ...] = (),
+) -> dict[str, Ran]:
+    """A kernel in each order. Its parameters are ``arrays`` by name, of which it writes the last."""
     params = tuple(Buffer(n, tuple(map(Const, a.shape)), str(a.dtype)) for n, a in arrays.items())
+    written = params[-1].name
     kernel = GridKernel("kernel0", params, frozenset({written}), grid, block, (), Seq(()))
     program = GridProgram(params, (written,), (), (kernel,))
     text = emulator.text(program)
     empty = " {\n}\n"
     assert text.count(empty) == 1
-    names = "".join(f"  auto {n} = v_{n};\n" for n in arrays)
-    obj = emulator.linked(text.replace(empty, " {\n" + names + body + "\n}\n"), "-r", *flags)
-    said = {}
+    names = "".join(f" auto {n} = v_{n};" for n in arrays)
+    obj = emulator.linked(text.replace(empty, f" {{{names}\n{body}\n}}\n"), "-r", *flags)
+    ran = {}
     for order in emulator.ORDERS:
-        arrays[written].view(np.uint8).fill(0xFF)
-        said[order] = emulator.run(obj, program, list(arrays.values()), order=order, seed=1)
+        out = np.full_like(arrays[written], -77)
+        inputs = [a for n, a in arrays.items() if n != written]
+        fault = emulator.run(obj, program, [*inputs, out], order=order, seed=1)
+        ran[order] = Ran(fault, out)
+    return ran
+
+
+def unanimous(ran: Mapping[str, Ran], right: np.ndarray) -> dict[str, str]:
+    """What is wrong with each run: its fault, or its numbers. Empty where all is well."""
+    said = {}
+    for order, x in ran.items():
+        if x.fault or not np.array_equal(x.out, right):
+            said[order] = x.fault or "wrong numbers"
     return said
-
-
-def one_fault(said: Mapping[str, str | None]) -> str:
-    """What all orders say."""
-    assert all(said.values()), said
-    (text,) = {x.split(":")[0].split("[")[0] for x in said.values() if x}
-    return text
-
-
-def halves(shape: tuple[int, ...], seed: int = 0) -> np.ndarray[Any, Any]:
-    return np.random.default_rng(seed).integers(-4, 5, shape).astype("float16")

@@ -135,6 +135,7 @@ CUDA = with_conversions(
         float_suffix="f",
         without_half="AT_EMULATED",
         shuffles=True,
+        calls="cuda",
         aligned=True,
         asked="AT_SHARED_AT({type}, {name}, {count}, {at});",
         copies=True,

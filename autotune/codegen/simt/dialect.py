@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from autotune.codegen.simt.atomics import Update
 from schedules.ir.grid import GridKernel
 
-# The place of an element in swizzled memory (`schedules.ir.strides.swizzled`); mask: the bits that change.
-SWIZZLE = ("AT_SWIZZLE", "#define AT_SWIZZLE(at, mask) ((at) ^ ((at) >> 3 & (mask)))\n")
+# The place of an element in swizzled memory (`schedules.ir.strides.swizzled`).
+SWIZZLE = ("AT_SWIZZLE", "#define AT_SWIZZLE(at, above, mask) ((at) ^ ((at) >> (above) & (mask)))\n")
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Dialect:
     shuffles: bool
     aligned: bool  # vectors lie at multiples of their size
     asked: str = ""
+    calls: str = ""  # the spelling of instructions
     copies: bool = False  # AT_COPY, AT_SIGNAL and AT_AWAIT are defined; elsewhere copies are done at once
     where_used: tuple[tuple[str, str], ...] = ()  # types that few kernels have, and what defines each
 

@@ -28,6 +28,7 @@ from schedules.ir import (
     Buffer,
     Copy,
     Guard,
+    Intrinsic,
     Loop,
     Seq,
     Signal,
@@ -78,7 +79,8 @@ def generate(dialect: Dialect, program: GridProgram) -> Generated:
         for name, n in k.align.items():
             align[name] = max(n, align.get(name, 1))
     text = "\n".join(k.text + "\n" for k in kernels)
-    whole = "\n".join([dialect.before(text), *atomics_of(dialect, program), text])
+    before = [dialect.before(text), *atomics_of(dialect, program), *instructions_of(dialect, program)]
+    whole = "\n".join([*before, text])
     return Generated(whole, align, {name: n for k in kernels for name, n in k.shared.items()})
 
 
@@ -87,6 +89,16 @@ def atomics_of(dialect: Dialect, *programs: GridProgram) -> list[str]:
     every = (x for p in programs for k in p.kernels for x in walk(k.body) if isinstance(x, Atomic))
     found = {(atomics.NAMES[x.op], E.dtype_of(x.value)) for x in every}
     return [dialect.atomics(found)] if found else []
+
+
+def instructions_of(dialect: Dialect, *programs: GridProgram) -> list[str]:
+    """The functions of the instructions of some programs, which an emulator has of its own; nothing where
+    there are none."""
+    every = (
+        x.instruction for p in programs for k in p.kernels for x in walk(k.body) if isinstance(x, Intrinsic)
+    )
+    found = {i.spellings[f"{dialect.calls} function"] for i in every}
+    return ["#ifndef AT_EMULATED", *sorted(found), "#endif"] if found else []
 
 
 class _Emitter(CExpressions):
@@ -176,14 +188,13 @@ class _Emitter(CExpressions):
                 self.all_reduce(s)
             case Atomic():
                 self.atomic(s)
+            case Intrinsic():
+                self.intrinsic(s)
             case Copy():
                 self.copy(s)
-            case Signal() | Await() if not self.d.copies:
-                pass
-            case Signal():
-                self.do("AT_SIGNAL();")
-            case Await(pending=n):
-                self.do(f"AT_AWAIT({n});")
+            case Signal() | Await():
+                if self.d.copies:
+                    self.do(f"AT_AWAIT({s.pending});" if isinstance(s, Await) else "AT_SIGNAL();")
             case _:
                 raise CompileError(f"{self.d.name}: cannot emit {type(s).__name__}")
 
@@ -240,6 +251,17 @@ class _Emitter(CExpressions):
         text = f"{self.name(s.buffer)}[{self.flat(s.buffer, s.indices)}] = {self.stored(s)};"
         guard = self.guard(s.buffer)
         self.do(f"if ({guard}) {text}" if guard else text)
+
+    def intrinsic(self, s: Intrinsic) -> None:
+        """What the lanes of a warp do together: a call with where this one has its parts."""
+        call = s.instruction.spellings.get(self.d.calls)
+        if call is None:
+            raise CompileError(f"{self.d.name}: no instruction {s.instruction.name}")
+        at = {}
+        for o in s.operands:
+            here = f"{self.name(o.buffer)}[{self.flat(o.buffer, o.indices)}]"
+            at[o.name] = here if self.buffers[o.buffer].scope == "shared" else f"&{here}"
+        self.do(call.format(**at))
 
     def atomic(self, s: Atomic) -> None:
         at = f"&{self.name(s.buffer)}[{self.flat(s.buffer, s.indices)}]"
@@ -427,13 +449,15 @@ class _Emitter(CExpressions):
         self.do(f"const {self.index} {self.name(s.var)} = {x};")
         self.do(f"{acc} = {self.expr(s.value)};")
         self.close()
-        within = min(width, WARP)
+        within = s.near or min(width, WARP)
         shuffles = (
             self.d.shuffles
             and within & (within - 1) == 0
             and width % within == 0
             and self.k.threads % WARP == 0
         )
+        if s.near and not shuffles:
+            raise CompileError(f"{self.d.name}: {s.near} neighbours cannot reduce into {s.buffer} alone")
         if shuffles:
             distance = within // 2
             while distance:
@@ -441,7 +465,7 @@ class _Emitter(CExpressions):
                 self.do(f"{acc} = {self.combine(s.op, dtype, acc, other)};")
                 distance //= 2
         each = within if shuffles else 1  # threads with the same partial result
-        if width > each:
+        if width > each and not s.near:
             part, row = self.temporary(), self.row()
             count = width // each
             self.shared.append(Buffer(part, (Const(count * rows),), dtype, "shared"))

@@ -38,9 +38,9 @@
 #define at_mma_m16n8k16_float32_float16(c, a, b) AT_MMA(AT_F16, c, a, b)
 #define at_mma_m16n8k16_float16_float16(c, a, b) AT_MMA(AT_F16_SUMS, c, a, b)
 #define at_mma_m16n8k16_float32_bfloat16(c, a, b) AT_MMA(AT_BF16, c, a, b)
-#define at_mma_m16n8k8_float32_tfloat32(c, a, b) AT_MMA(AT_TF32, c, a, b)
-#define at_mma_m16n8k32_int32_int8(c, a, b) AT_MMA(AT_S8, c, a, b)
-#define at_mma_m16n8k32_int32_uint8(c, a, b) AT_MMA(AT_U8, c, a, b)
+#define at_mma_m16n8k8_float32_tf32(c, a, b) AT_MMA(AT_TF32, c, a, b)
+#define at_mma_m16n8k32_int32_int8_int8(c, a, b) AT_MMA(AT_S8, c, a, b)
+#define at_mma_m16n8k32_int32_uint8_uint8(c, a, b) AT_MMA(AT_U8, c, a, b)
 #define at_mma_m16n8k32_int32_int8_uint8(c, a, b) AT_MMA(AT_S8_U8, c, a, b)
 #define at_mma_m16n8k32_int32_uint8_int8(c, a, b) AT_MMA(AT_U8_S8, c, a, b)
 enum at_product { AT_F16, AT_F16_SUMS, AT_BF16, AT_TF32, AT_S8, AT_U8, AT_S8_U8, AT_U8_S8 };

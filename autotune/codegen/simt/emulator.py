@@ -58,8 +58,8 @@ def driver(code: GridCode, *, shared: bool = False) -> bytes:
 
 
 def linked(source: str, *how: str) -> bytes:
-    """What the C++ compiler makes of a source and the runtime. Loops stay loops. GCC does not know the advice to unroll
-    them. Clang takes it for each, however large, and compiles for tens of times as long."""
+    """What the C++ compiler makes of a source and the runtime. Loops stay loops. GCC does not know the advice
+    to unroll them. Clang takes it for each, however large, and compiles for tens of times as long."""
     with temporary_folder() as tmp:
         path = tmp / "runtime.o"
         path.write_bytes(runtime(cxx.command() or ()))

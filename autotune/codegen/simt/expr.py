@@ -19,7 +19,7 @@ from schedules.functions import FUNCTIONS as ROWS
 from schedules.ir import Buffer, Loop, Seq, Store, const, multiply_add, walk
 from schedules.ir.exprs import expressions
 from schedules.ir.grid import GridKernel
-from schedules.ir.strides import elements, known_strides, swizzle_mask
+from schedules.ir.strides import elements, known_strides, swizzle_bits
 
 # Largest 32-bit integer.
 MOST_INT = (1 << 31) - 1
@@ -117,17 +117,19 @@ class CExpressions:
     def flat(self, buffer: str, indices: tuple[Expr, ...]) -> str:
         """The flat index of an access as text."""
         at = affine.simplify(self.offset(buffer, indices), self.ranges)
-        mask = swizzle_mask(self.buffers[buffer].swizzle) // DTYPES[self.buffers[buffer].dtype].itemsize
-        return self.swizzled(at, mask) if mask else self.expr(at)
+        b = self.buffers[buffer]
+        return self.swizzled(at, b) if b.swizzle else self.expr(at)
 
-    def swizzled(self, at: Expr, mask: int) -> str:
-        """A flat index in a buffer whose swizzle changes the bits of ``mask``, as `parts` has it: so unrolled
-        loops differ in a constant that is added, behind one of few that change those bits."""
-        far, own, unrolled = swizzle.parts(at, mask, self.ranges, self.unrolled)
-        text = f"AT_SWIZZLE({self.expr(own)}, {mask})"
+    def swizzled(self, at: Expr, b: Buffer) -> str:
+        """A flat index in a swizzled buffer, as `swizzle.parts` has it: so unrolled loops differ in a
+        constant that is added, behind one of few that change bits of the chunk."""
+        bits, above = swizzle_bits(b)
+        mask = bits // DTYPES[b.dtype].itemsize
+        far, own, unrolled = swizzle.parts(at, mask, above, self.ranges, self.unrolled)
+        text = f"AT_SWIZZLE({self.expr(own)}, {above}, {mask})"
         if unrolled != Const(0):
             step = self.expr(unrolled)
-            text = f"(({text} ^ (AT_SWIZZLE({step}, {mask}) & {mask})) + (({step}) & ~{mask}))"
+            text = f"(({text} ^ (AT_SWIZZLE({step}, {above}, {mask}) & {mask})) + (({step}) & ~{mask}))"
         return text if far == Const(0) else f"({self.expr(far)} + {text})"
 
     def offset(self, buffer: str, indices: tuple[Expr, ...]) -> Expr:

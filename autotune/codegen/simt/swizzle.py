@@ -14,17 +14,19 @@ from schedules import expr as E
 from schedules.expr import Const, Expr
 
 
-def parts(at: Expr, mask: int, ranges: affine.Ranges, unrolled: Collection[str]) -> tuple[Expr, Expr, Expr]:
+def parts(
+    at: Expr, mask: int, above: int, ranges: affine.Ranges, unrolled: Collection[str]
+) -> tuple[Expr, Expr, Expr]:
     """An offset as a sum of three: a multiple of the swizzle's period, which it leaves alone; one whose
     variables differ between threads or iterations; and one of the ``unrolled`` ones, which has no bit of the
-    one before. ``mask``: the bits that the swizzle changes.
+    one before. ``mask``: the bits that the swizzle changes; ``above``: how far above are those that do.
 
     >>> from schedules.expr import Var
     >>> at = Var("k") * 1024 + Var("t") * 32 + Var("u") * 4
-    >>> [E.show(x) for x in parts(at, 28, {"k": (0, 2), "t": (0, 31), "u": (0, 7)}, {"u"})]
+    >>> [E.show(x) for x in parts(at, 28, 3, {"k": (0, 2), "t": (0, 31), "u": (0, 7)}, {"u"})]
     ['k * 1024', 't * 32', 'u * 4']
     """
-    period = mask + (mask & -mask) << 3
+    period = mask + (mask & -mask) << above
     terms, const = affine.linear(at)
     nothing: Expr = Const(0)
     far = own = near = nothing

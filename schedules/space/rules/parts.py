@@ -3,9 +3,12 @@ results lie."""
 
 from __future__ import annotations
 
+from schedules import expr as E
 from schedules.expr import Load, Var
+from schedules.ir.nest import writers
 from schedules.primitives.cache_read import CacheRead
 from schedules.primitives.cache_read_part import CacheReadPart, places_read
+from schedules.space.rules.patterns import is_copied
 from schedules.space.sketch_builder import SketchBuilder
 
 
@@ -19,6 +22,17 @@ def copy_read(d: SketchBuilder, name: str, x: Load, scope: str = "global", *, mo
     if len(places) == 1 and free and (moved or part.is_whole(d.s.nest)):
         return d.s.cache_read(name, x.buffer, scope)
     return d.s.apply(part)
+
+
+def inline_copies(d: SketchBuilder, name: str, buffer: str) -> None:
+    """Let copy ``name`` read through the stages behind ``buffer`` that only copy, with or without padding, and
+    that are not scheduled yet."""
+    for b in writers(d.s.nest, buffer):
+        if is_copied(b) and b.name not in (name, *d.done) and buffer not in d.s.nest.params:
+            behind = E.loads(b.values[0])
+            d.s.inline(b.name)
+            for x in behind:
+                inline_copies(d, name, x.buffer)
 
 
 def lanes_last(d: SketchBuilder, name: str, axis: str) -> None:

@@ -15,6 +15,7 @@ from schedules.space.rules.gpu.scans import schedule_scans
 from schedules.space.rules.gpu.scatters import schedule_scatter
 from schedules.space.rules.gpu.tiles import schedule_tiles, split_reduction
 from schedules.space.rules.gpu.transposed import read_across, schedule_transposed
+from schedules.space.rules.gpu.window_products import window_products
 from schedules.space.rules.inline import inline_stages
 from schedules.space.rules.merge import merge_neighbours
 from schedules.space.rules.patterns import is_placed, is_row_reduction, spatial
@@ -37,6 +38,7 @@ def apply_gpu_rules(d: SketchBuilder) -> None:
     for name in copies:
         with d.scheduling(name), d.settled():
             _schedule(d, name)
+    window_products(d)
     for name in list(d.s.blocks()):
         split_among_blocks(d, name)
         split_reduction(d, name)

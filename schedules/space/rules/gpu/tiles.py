@@ -17,16 +17,15 @@ from schedules.dtypes import DTYPES
 from schedules.expr import Load
 from schedules.gpu_architectures import features
 from schedules.ir import Block, Loop
-from schedules.ir.nest import reads, vars_bound, writers
+from schedules.ir.nest import reads, vars_bound
 from schedules.primitives.base import Factor
 from schedules.space.rules.gpu.cuts import LEAST, Cut, Part, in_lines, in_warps, threads_in_order
 from schedules.space.rules.gpu.maps import lanes_of
-from schedules.space.rules.parts import copy_read
+from schedules.space.rules.parts import copy_read, inline_copies
 from schedules.space.rules.patterns import (
     depends,
     extents,
     is_gathered,
-    is_guarded_copy,
     is_placed,
     is_row_reduction,
     operands,
@@ -53,7 +52,7 @@ PARTS = (2, 4, 8, 16, 32)
 TILE = 64 * 64
 # Fewest steps of a reduction that is split.
 LONG = 1024
-# Iterations whose operands lie in shared memory at a time that are offered, where copies run in the background.
+# Iterations whose operands lie in shared memory at a time, which copies in the background allow.
 STAGES = (1, 2, 3, 4, 5)
 # Bytes of a row within which chunks change places, against bank conflicts.
 SWIZZLE = 128
@@ -75,7 +74,9 @@ def split_reduction(d: SketchBuilder, name: str) -> None:
         return
     if d.choose(f"{name}.reduction", ("whole", "split")) == "split":
         outer, _ = d.s.split(loop.var, (d.choice(f"{name}.parts", PARTS), None))
-        d.roots.add(d.s.rfactor(name, outer))
+        parts = d.s.rfactor(name, outer)
+        d.roots.add(parts)
+        d.products |= {parts} if name in d.products else set()
 
 
 def schedule_tiles(d: SketchBuilder, producer: str, consumer: str) -> None:
@@ -89,7 +90,8 @@ def schedule_tiles(d: SketchBuilder, producer: str, consumer: str) -> None:
     long = _by_reuse(p, dict(zip(axes, spatial(p)[-len(axes) :])), [a for a in reversed(axes) if n[a] > 1])
     lanes = lanes_of(n[long[0]], d.dtype(d.block(consumer))) if long and long[0] == axes[-1] else [1]
     shared = _operands_to_share(p) if _worth_sharing(p) else []
-    share = bool(shared) and d.choose(f"{producer}.operands", ("shared", "direct")) == "shared"
+    ways = ("shared",) if producer in d.products else ("shared", "direct")  # directly, each read would divide
+    share = bool(shared) and d.choose(f"{producer}.operands", ways) == "shared"
     warps = (
         share
         and _in_background(d)
@@ -189,7 +191,13 @@ def _operands_to_share(p: Block) -> list[Load]:
 
 
 def _accumulate(
-    d: SketchBuilder, producer: str, block: str, cuts: dict[str, Cut], axes: list[str], share: bool, warps: bool
+    d: SketchBuilder,
+    producer: str,
+    block: str,
+    cuts: Mapping[str, Cut],
+    axes: list[str],
+    share: bool,
+    warps: bool,
 ) -> str:
     """Cut the producer as the consumer is. Returns the loop in which operands are fetched."""
     p = d.block(producer)
@@ -265,9 +273,8 @@ def _fetch(
     rows = _along_reduction(d.block(producer), x)
     copy = copy_read(d, producer, x, "shared", moved=True)
     d.s.compute_at(copy, where)
-    for b in writers(d.s.nest, x.buffer):
-        if is_guarded_copy(b) and b.name != copy and not again:
-            d.s.inline(b.name)
+    if not again:
+        inline_copies(d, copy, x.buffer)
     if rows and warps:
         d.s.annotate(copy, "swizzle", SWIZZLE)
     elif rows:
@@ -297,6 +304,4 @@ def _along_reduction(b: Block, x: Load) -> bool:
 
 def _inline_paddings(d: SketchBuilder, producer: str) -> None:
     for x in operands(d.block(producer)):
-        for b in writers(d.s.nest, x.buffer):
-            if is_guarded_copy(b):
-                d.s.inline(b.name)
+        inline_copies(d, producer, x.buffer)
