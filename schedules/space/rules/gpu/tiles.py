@@ -52,7 +52,7 @@ PARTS = (2, 4, 8, 16, 32)
 TILE = 64 * 64
 # Fewest steps of a reduction that is split.
 LONG = 1024
-# Iterations whose operands lie in shared memory at a time that are offered, where copies run in the background.
+# Iterations whose operands lie in shared memory at a time, which copies in the background allow.
 STAGES = (1, 2, 3, 4, 5)
 # Bytes of a row within which chunks change places, against bank conflicts.
 SWIZZLE = 128
@@ -191,7 +191,13 @@ def _operands_to_share(p: Block) -> list[Load]:
 
 
 def _accumulate(
-    d: SketchBuilder, producer: str, block: str, cuts: dict[str, Cut], axes: list[str], share: bool, warps: bool
+    d: SketchBuilder,
+    producer: str,
+    block: str,
+    cuts: Mapping[str, Cut],
+    axes: list[str],
+    share: bool,
+    warps: bool,
 ) -> str:
     """Cut the producer as the consumer is. Returns the loop in which operands are fetched."""
     p = d.block(producer)
