@@ -109,8 +109,8 @@ def _stmt(s: Stmt, at: Scope) -> Stmt:
         case Alloc(buffer=b) if is_fragment(b):
             if b.name not in at.layouts:
                 raise ScheduleError(
-                    f"fragment {b.name}: no instruction says which lane has which element, nor a fragment that "
-                    "is used beside it; tensorize the loops that use it, or give it the scope local"
+                    f"fragment {b.name}: no instruction says which lane has which element, nor a fragment "
+                    "beside it; tensorize the loops that use it, or give it the scope local"
                 )
             f = Fragment(b, *at.layouts[b.name])
             inner = replace(at, held={**at.held, b.name: f}, buffers={**at.buffers, b.name: f.registers})
