@@ -36,7 +36,7 @@ from schedules.passes.background import in_background
 from schedules.passes.barriers import barriers
 from schedules.passes.cross_thread import cross_thread
 from schedules.passes.expand_blocks import expand_blocks
-from schedules.passes.fragments import fragments, is_fragment
+from schedules.passes.fragments import check_lanes, fragments, is_fragment
 from schedules.passes.partial_sums import partial_sums
 from schedules.passes.pipeline import for_grids
 from schedules.passes.privatize import privatize
@@ -120,6 +120,7 @@ def _kernel(name: str, s: Stmt, held: tuple[Buffer, ...], background: Collection
         )
     ranges = {x.var: (0, _extent(x) - 1) for x in outer}
     s = cross_thread(stages(_flat(s), background, held, ranges))
+    check_lanes(s)
     s = simplify(privatize(s, ranges), ranges)
     if any(isinstance(x, Alloc) and is_fragment(x.buffer) for x in walk(s)):
         s = simplify(fragments(tensorize(s, held, grid=True), ranges), ranges)
