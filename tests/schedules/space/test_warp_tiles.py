@@ -29,7 +29,7 @@ SQUARE = {"m": 4096, "n": 4096, "k": 4096}
 HAND = {
     "c.0.warps": 2, "c.0.turns": 2, "c.0.squares": 2, "c.0.own": 4,
     "c.1.warps": 2, "c.1.turns": 16, "c.1.squares": 1, "c.1.own": 1,
-    "c.group": 8, "c.min_blocks": 2, "c.turns": 4, "c.unrolled": 4, "c.stages": 3,
+    "c.group": 8, "c.store_cache": 0, "c.min_blocks": 2, "c.turns": 4, "c.unrolled": 4, "c.stages": 3,
     "a_shared.vec": 4, "b_shared.vec": 4,
 }  # fmt: skip
 
