@@ -11,7 +11,7 @@ import pytest
 from cuda_text import run_between_walls, unanimous
 from grid_cases import Case, need_cxx
 from grid_mutants import STRONGER, Mutant, grid_mutants
-from staged_sums import staged_sums
+from staged_products import staged_product
 from warp_products import WarpTiles, by_warps
 
 from autotune.codegen.simt import cuda, emulator
@@ -40,9 +40,13 @@ def warp_product(m: int, n: int, k: int, tiles: WarpTiles) -> tuple[Case, GridPr
     return Case(dag, (x, y), (right,)), lower_simt(by_warps(dag, tiles).nest)
 
 
-def sums(stages: int, swizzle: int = 0) -> tuple[Case, GridProgram]:
-    c, s = staged_sums(13, 20, 36, stages, swizzle=swizzle)
-    return c, lower_simt(s.nest)
+def sums(stages: int, shape: tuple[int, int, int] = (13, 20, 36)) -> tuple[Case, GridProgram]:
+    """A product of float32."""
+    s = staged_product(shape, stages)
+    m, n, k = shape
+    rng = np.random.default_rng(7)
+    x, y = (rng.integers(-4, 5, size).astype("float32") for size in ((m, k), (k, n)))
+    return Case(s.dag, (x, y), (x @ y,)), lower_simt(s.nest)
 
 
 def products(stages: int) -> tuple[Case, GridProgram]:
@@ -51,7 +55,6 @@ def products(stages: int) -> tuple[Case, GridProgram]:
 
 CASES = {
     **{f"{n} stages": (sums, n) for n in (1, 2, 3, 4)},
-    "3 stages, swizzled": (sums, 3, 128),
     **{f"mma in {n} stages": (products, n) for n in (1, 2, 3, 4)},
 }
 
@@ -127,8 +130,7 @@ def test_every_random_change_is_found() -> None:
 
 @pytest.mark.slow
 def test_the_interpreter_finds_them_too() -> None:
-    c, s = staged_sums(9, 8, 20, 3)
-    p = lower_simt(s.nest)
+    c, p = sums(3, (9, 8, 20))
     assert not any(interpreted(c, p, landing) for landing in ("early", "late", "random"))
     every = [x for x in grid_mutants(p) if x.harmless != STRONGER]
     for i in np.random.default_rng(12).permutation(len(every))[:25]:

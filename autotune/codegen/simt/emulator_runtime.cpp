@@ -437,7 +437,8 @@ const char *at_run(void (*program)(void **, void *), void **args, void *scratch,
 }
 
 void at_run_or_abort(void (*program)(void **, void *), void **args, void *scratch) {
-  const char *fault = at_run(program, args, scratch, AT_RANDOM, 1);
+  static unsigned runs;
+  const char *fault = at_run(program, args, scratch, AT_RANDOM, ++runs);
   if (!fault) return;
   fprintf(stderr, "%s\n", fault);
   abort();

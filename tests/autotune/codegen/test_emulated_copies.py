@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from cuda_text import emulated, unanimous
 from grid_cases import need_cxx
-from staged_product import BLOCK, BODY, EQUAL, GRID, MISTAKES, product_case
+from product_text import BLOCK, BODY, EQUAL, GRID, MISTAKES, product_case
 
 from autotune.codegen.simt import emulator
 
