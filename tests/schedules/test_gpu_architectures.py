@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from autotune import backends
@@ -22,6 +23,7 @@ from schedules.gpu_architectures import (
 from schedules.ir import Buffer
 from schedules.ir.grid import shared_places
 from schedules.model import Target
+from schedules.space.estimate.gpu.limits import occupancy
 from schedules.space.estimate.gpu.rates import GpuRates
 
 # (described GPU, bytes that a block may share, features), as NVIDIA's tables have them.
@@ -80,6 +82,19 @@ def test_a_limit_that_a_target_states_holds() -> None:
     assert shared_room(Target("opencl", "sm_90")) == STATIC_SHARED
     assert {"sm_80", "sm_90"} < {*features(Target("cuda", "sm_999"))}
     assert not any(f.endswith("a") for f in features(Target("cuda", "sm_999")))
+
+
+@pytest.mark.parametrize(
+    ("name", "of_one", "of_two"), [("h100", 227, 113), ("a100", 163, 81), ("rtx4090", 99, 49), ("t4", 64, 32)]
+)
+def test_blocks_that_share_a_processor_take_a_little_more(name: str, of_one: int, of_two: int) -> None:
+    """A block has 1 KB less than a processor, from compute capability 8.0 on: the table of the guide."""
+    m = GpuRates.of(from_name(name))
+    full = m.sm_threads
+    for blocks, most in ((1, of_one), (2, of_two)):
+        held = [occupancy(np.float64(128), np.float64((most << 10) + n), np.float64(32), m) for n in (0, 1)]
+        assert held[0] * full == blocks * 128 > held[1] * full
+    assert GpuRates.of(Target("cuda", "sm_90")).sm_shared == 232448 + 1024
 
 
 def test_own_features_of_a_target_stay() -> None:

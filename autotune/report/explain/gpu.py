@@ -79,7 +79,7 @@ def _kernel(k: KernelFacts, rates: GpuRates) -> tuple[Row, ...]:
     warps = float(np.ceil(threads / WARP))
     room = {
         "threads": rates.sm_threads // (warps * WARP),
-        "shared memory": rates.sm_shared // max(m["shared_bytes"], 1.0),
+        "shared memory": rates.sm_shared // max(m["shared_bytes"] + rates.taken_shared, 1.0),
         "registers": rates.registers // (registers * warps * WARP),
         "blocks": rates.sm_blocks,
     }
