@@ -77,8 +77,8 @@ def check_lanes(s: Stmt) -> None:
             used = sorted({a.buffer for y in walk(x) for a in accesses(y)} & names)
             if used:
                 raise ScheduleError(
-                    f"loop {x.var} is {x.kind} and uses fragment {used[0]}, but the lanes of a warp have that "
-                    "together; bind a loop over warps to threadIdx.y, and none inside of it"
+                    f"loop {x.var} is {x.kind} and uses fragment {used[0]}, but the lanes of a warp have "
+                    "that together; bind a loop over warps to threadIdx.y, and none inside of it"
                 )
 
 
@@ -123,7 +123,7 @@ def _stmt(s: Stmt, at: Scope) -> Stmt:
             if b.name not in at.layouts:
                 raise ScheduleError(
                     f"fragment {b.name}: no instruction says which lane has which element, nor a fragment "
-                    "beside it; tensorize the loops that use it, or give it the scope local"
+                    "that is used beside it; tensorize the loops that use it, or give it the scope local"
                 )
             f = Fragment(b, *at.layouts[b.name])
             inner = replace(at, held={**at.held, b.name: f}, buffers={**at.buffers, b.name: f.registers})

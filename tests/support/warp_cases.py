@@ -18,8 +18,8 @@ from schedules.te.compute_dag import ComputeDAG
 
 @dataclass(frozen=True)
 class WarpCase:
-    """``y[i, j] = c[i, j] * 2 + bias[j]``, with ``c[i, j] += a[i, k] * b[k, j]`` by ``product``. ``loads``: the
-    instructions that read the fragments of a and b; None: plain loads. ``turned``: the operands that are
+    """``y[i, j] = c[i, j] * 2 + bias[j]``, where ``c[i, j] += a[i, k] * b[k, j]`` by ``product``. ``loads``:
+    the instructions that read the fragments of a and b; None: plain loads. ``turned``: the operands that are
     stored transposed. ``warps`` times ``tile`` rows and columns are a block's. ``lanes``: threads of a row
     that copy. ``crossed``: what reads the sums counts warps by columns, which is wrong."""
 
