@@ -103,7 +103,8 @@ class Cuda(Grids):
         with within_recursion():
             made = cuda.generate(program)
         cubin = nvrtc.compile_cubin(made.text, compiled_for(target.arch))
-        return grid_code(program, self.name, made, cubin.data, with_asked(cubin.facts, made.shared)).to_bytes()
+        facts = with_asked(cubin.facts, made.shared)
+        return grid_code(program, self.name, made, cubin.data, facts).to_bytes()
 
     def cross_compile(self, dag: ComputeDAG, trace: Trace, target: Target) -> Compiled:
         from autotune.backends.building.cross_compile import Compiled

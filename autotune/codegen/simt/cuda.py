@@ -14,9 +14,6 @@ _PRELUDE = (
     """\
 #ifndef AT_EMULATED
 #define AT_SHARED(type, name, count) __shared__ __align__(16) type name[count]
-#define AT_SHARED_AT(type, name, count, at) \\
-  extern __shared__ __align__(1024) unsigned char at_asked[]; \\
-  type (&name)[count] = reinterpret_cast<type (&)[count]>(at_asked[at])
 #define AT_LOAD(type, n, p) (*reinterpret_cast<const type##n*>(&p))
 #define AT_STORE(type, n, p, v) (*reinterpret_cast<type##n*>(&p) = v)
 #define INFINITY __int_as_float(0x7f800000)
@@ -62,6 +59,13 @@ AT_INLINE at_bits16 at_round_float16(float f) {
 {FUNCTIONS}AT_FLOAT(double, float64)
 """
 )
+_ASKED = """\
+#ifndef AT_EMULATED
+#define AT_SHARED_AT(type, name, count, at) \\
+  extern __shared__ __align__(1024) unsigned char at_asked[]; \\
+  type (&name)[count] = reinterpret_cast<type (&)[count]>(at_asked[at])
+#endif
+"""
 _UINT = """\
 typedef unsigned int at_uint;
 struct __align__(8) at_uint2 { at_uint x, y; };
@@ -142,6 +146,7 @@ CUDA = with_conversions(
         where_used=(
             ("at_ushort", "typedef unsigned short at_ushort;\nAT_VECTORS(at_ushort, 2);\n"),
             ("at_uint", _UINT),
+            ("AT_SHARED_AT", _ASKED),
             ("AT_SIGNAL", _COPIES),
             SWIZZLE,
         ),

@@ -38,7 +38,7 @@ class Dialect:
     asked: str = ""
     calls: str = ""  # the spelling of instructions
     copies: bool = False  # AT_COPY, AT_SIGNAL and AT_AWAIT are defined; elsewhere copies are done at once
-    where_used: tuple[tuple[str, str], ...] = ()  # types that few kernels have, and what defines each
+    where_used: tuple[tuple[str, str], ...] = ()  # what few kernels have, and what defines each
 
     def before(self, kernels: str) -> str:
         """What stands before the text of kernels."""
