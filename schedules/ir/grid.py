@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from schedules.ir.nodes import Buffer, Loop, Stmt
-from schedules.ir.strides import nbytes
+from schedules.ir.strides import nbytes, swizzle_period
 
 Extents = tuple[int, int, int]
 
@@ -39,17 +39,17 @@ class GridProgram:
     kernels: tuple[GridKernel, ...]
 
 
-# Where arrays begin in memory that a launch asks for (bytes): at multiples of a line of all banks, or of the
-# rows after which a swizzle is as at first.
-ALIGNED, SWIZZLED = 128, 8
+# Where arrays begin in memory that a launch asks for (bytes): at multiples of a line of all banks, or of what
+# a swizzle repeats after.
+ALIGNED = 128
 
 
 def shared_places(buffers: Iterable[Buffer]) -> tuple[dict[str, int], int]:
     """({shared buffer: its first byte}, bytes of all) where they lie one after another, those that begin at
     the larger multiples first."""
     places, end = dict[str, int](), 0
-    for b in sorted(buffers, key=lambda b: -b.swizzle):
-        step = max(ALIGNED, SWIZZLED * b.swizzle)
+    for b in sorted(buffers, key=lambda b: -swizzle_period(b)):
+        step = max(ALIGNED, swizzle_period(b))
         places[b.name] = -(-end // step) * step
         end = places[b.name] + nbytes(b)
     return places, end

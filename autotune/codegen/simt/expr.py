@@ -127,7 +127,10 @@ class CExpressions:
         mask = bits // DTYPES[b.dtype].itemsize
         far, own, unrolled = swizzle.parts(at, mask, above, self.ranges, self.unrolled)
         text = f"AT_SWIZZLE({self.expr(own)}, {above}, {mask})"
-        if unrolled != Const(0):
+        if isinstance(unrolled, Const):
+            n = int(unrolled.value)
+            text = f"(({text} ^ {(n ^ n >> above) & mask}) + {n & ~mask})" if n else text
+        else:
             step = self.expr(unrolled)
             text = f"(({text} ^ (AT_SWIZZLE({step}, {above}, {mask}) & {mask})) + (({step}) & ~{mask}))"
         return text if far == Const(0) else f"({self.expr(far)} + {text})"
