@@ -176,9 +176,11 @@ def _told_launch(x: Launch) -> list[object]:
 
 def _read_launch(x: object) -> Launch:
     read = Launch(*(_ASKING if isinstance(x, list) and len(x) == 6 else _LAUNCH)(x))
-    if prod(read.cluster) > MOST_TOGETHER or any(g % c for g, c in zip(read.grid, read.cluster, strict=True)):
+    torn = any(g % c for g, c in zip(read.grid, read.cluster, strict=True))
+    if torn or prod(read.cluster) > MOST_TOGETHER:
         raise Malformed(
-            f"a grid of {read.grid} blocks is not cut into clusters of {read.cluster}, at most {MOST_TOGETHER}"
+            f"a grid of {read.grid} blocks is not cut into clusters of {read.cluster}, which have "
+            f"{MOST_TOGETHER} blocks at most"
         )
     return read
 

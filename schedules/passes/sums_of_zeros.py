@@ -141,7 +141,8 @@ class _Beyond:
         )
         if made is None or needed is None:
             return False
-        apart, more = (affine.simplify(p - q, {}) for p, q in zip(needed, made, strict=True))
+        around = {s.var: r for s in loops_around(w, self.nest.body) if (r := _range(s.extent)) is not None}
+        apart, more = (affine.simplify(p - q, around) for p, q in zip(needed, made, strict=True))
         return apart == Const(0) and isinstance(more, Const) and more.value <= 0
 
     def _copied(self, w: Block, x: Load) -> Load | None:

@@ -61,7 +61,7 @@ def _support() -> Builtin:
     return Builtin(TEXT, ("at_launch",), "at_launch", "launch", _API)
 
 
-# (name in the text, word of a launch's record) of the extents of grid, block and cluster, and of shared bytes.
+# (name in the text, word of a launch's record) of what a launch says.
 _ASKED = [
     *((f"{of}{a}", first + i) for of, first in (("g", GRID), ("b", BLOCK)) for i, a in enumerate("xyz")),
     ("shared", SHARED),
@@ -83,7 +83,8 @@ _CONFIG = [
     ("ptr", "%stream", 32), ("ptr", "%attribute", 40), ("i32", "1", 48),
 ]  # fmt: skip
 _ATTRIBUTE = [
-    ("i32", str(CLUSTER_DIMENSION), 0), *(("i32", f"%{name}", 8 + 4 * i) for i, (name, _) in enumerate(_CLUSTER)),
+    ("i32", str(CLUSTER_DIMENSION), 0),
+    *(("i32", f"%{name}", 8 + 4 * i) for i, (name, _) in enumerate(_CLUSTER)),
 ]  # fmt: skip
 
 # IR text of the launcher.

@@ -52,13 +52,15 @@ PARTS = 1024
 @dataclass(frozen=True, slots=True)
 class Work:
     """The work of one block of the nest in a kernel. ``waits``: times that a thread waits for global memory.
-    ``ahead``: 1 if that was loaded an iteration before. ``unrolled``: copies of the block, ``longest``: of
-    one loop."""
+    ``ahead``: 1 if that was loaded an iteration before. ``stages``: iterations whose copies to shared memory
+    lie there at a time, of a block that copies in the background; 0: of another. ``unrolled``: copies of the
+    block, ``longest``: of one loop."""
 
     instances: Expr
     waits: Expr
     fetches: bool
     ahead: Expr
+    stages: Expr
     unrolled: Expr
     longest: Expr
     lanes: Expr
@@ -108,7 +110,8 @@ def _kernel(nest: Nest, s: Stmt) -> KernelFacts:
         if buffer.name in nest.params or not made:
             continue
         if buffer.scope == "shared":
-            shared = shared + _region(nest, s, buffer.name) * DTYPES[buffer.dtype].itemsize
+            size = _region(nest, s, buffer.name) * DTYPES[buffer.dtype].itemsize
+            shared = shared + size * _stages(s, made[0], 1)
             local = local + _fetched(s, made[0]) * DTYPES[buffer.dtype].itemsize * _ahead(s, made[0])
         elif buffer.scope == "local":
             local = local + _own(s, made[0]) * DTYPES[buffer.dtype].itemsize
@@ -173,6 +176,12 @@ def _ahead(s: Stmt, b: Block) -> Expr:
     return Const(0) if hint is None else hint
 
 
+def _stages(s: Stmt, b: Block, otherwise: int) -> Expr:
+    """Iterations whose copies by the block lie in shared memory at a time, if they run in the background."""
+    hint = _hint(reversed(loops_around(b, s)), "stages")
+    return Const(otherwise) if hint is None or _hint((b,), "async") is None else hint
+
+
 def _fetched(s: Stmt, b: Block) -> Expr:
     """Elements that one thread writes in an iteration of the loop that loads ahead."""
     path = loops_around(b, s)
@@ -230,6 +239,7 @@ def _work(s: Stmt, b: Block, nest: Nest) -> Work:
         product([x.extent for x in loops if x.kind == "serial"]) if far else Const(0),
         any(nest.buffer(w.buffer).scope == "shared" for w in b.writes),
         _ahead(s, b),
+        _stages(s, b, 0),
         product([x.extent for x in unrolled]),
         functools.reduce(E.maximum, (Const(1), *(x.extent for x in unrolled if x.kind == "unroll"))),
         product([x.extent for x in loops if x.kind == "vectorize"]),

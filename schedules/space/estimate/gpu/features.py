@@ -13,7 +13,7 @@ import numpy as np
 
 from schedules.space.estimate.base import Formulas
 from schedules.space.estimate.counting import Number, number
-from schedules.space.estimate.gpu.coalescing import sectors
+from schedules.space.estimate.gpu.coalescing import is_aligned, sectors
 from schedules.space.estimate.gpu.facts import KernelFacts, analyse
 from schedules.space.estimate.gpu.limits import filled, shape, within
 from schedules.space.estimate.gpu.rates import WARP, GpuRates
@@ -27,6 +27,10 @@ BEGIN = 200.0
 LATENCY = 1500.0
 # Part of that wait which no other block hides (cycles).
 TURN = 60.0
+# Share of `LATENCY` that is left, at least, of copies that run in the background during other iterations.
+STAGED = 0.02
+# Share of `TURN` that is left with one barrier a turn; half of that where copies were begun two turns before.
+HALF = 0.5
 # Share of `LATENCY` that is left: if data was loaded an iteration ahead; if no barrier holds threads up.
 AHEAD = 0.1
 FLOWING = 0.05
@@ -51,23 +55,27 @@ def measure(k: KernelFacts, env: Columns, m: GpuRates) -> dict[str, Number]:
     x = shape(k, env, m)
     flops = special = far = scattered = cost = least = near = loads = unrolled = waits = np.zeros(())
     lanes = np.ones(())
+    staged: list[tuple[Number, Number]] = []  # (waits, iterations whose copies are under way or read)
     for w in k.work:
         n = number(w.instances, env)
         flops, special = flops + n * w.flops, special + n * w.special
         unrolled = np.maximum(unrolled, number(w.unrolled, env))
         lanes = np.maximum(lanes, number(w.lanes, env))
+        n_waits, stages = number(w.waits, env), number(w.stages, env)
         left = np.where(number(w.ahead, env) == 1, AHEAD, 1.0 if w.fetches else FLOWING)
-        waits = waits + number(w.waits, env) * left
+        staged.append((np.where(stages > 0, n_waits, 0.0), stages))
+        waits = waits + np.where(stages > 0, 0.0, n_waits * left)
         for a in w.accesses:
             times = n / number(a.reuse, env)
             if a.scope == "shared":
                 wide = np.clip(number(a.adjacent, env), 1.0, 4.0)
                 near = near + times * np.where(wide >= 4, 0.4, np.where(wide >= 2, 0.6, 1.0))
-                loads = loads + times / wide
+                loads = loads + np.where(stages > 0, 0.0, times / wide)  # a copy is one instruction
             elif a.scope == "global":
-                single = times / np.clip(number(w.lanes, env), 1.0, 4.0)
-                near, loads = near + single, loads + single
                 assert a.request is not None, "global memory"
+                wide = np.clip(number(w.lanes, env), 1.0, 4.0)
+                single = times / np.where(is_aligned(a.request, wide, env), wide, 1.0)
+                near, loads = near + single, loads + single
                 touched, filled_ = sectors(a.request, a.item, env)
                 requests = times / number(a.request.together, env)
                 cost, least = cost + requests * touched, least + requests * filled_
@@ -83,7 +91,12 @@ def measure(k: KernelFacts, env: Columns, m: GpuRates) -> dict[str, Number]:
     issue = np.maximum((flops / 2 + loads) / m.fma, np.maximum(near / 32.0, special / 16.0))
     cycles = issue / x.blocks / warp_use
     together = np.minimum(np.maximum(x.resident, 1.0), np.ceil(x.blocks / m.sms))
-    wave = np.maximum(together * cycles / hidden, cycles + LATENCY * waits) + TURN * waits
+    barriers = waits
+    for n_waits, stages in staged:
+        share_hidden = (stages - 1.0) * together * cycles / (np.maximum(n_waits, 1.0) * LATENCY)
+        waits = waits + n_waits * np.clip(1.0 - share_hidden, STAGED, 1.0)
+        barriers = barriers + n_waits * np.where(stages > 2, HALF / 2, np.where(stages > 1, HALF, 1.0))
+    wave = np.maximum(together * cycles / hidden, cycles + LATENCY * waits) + TURN * barriers
     wave = np.maximum(wave, together * BEGIN)
     part = number(k.block_bytes, env)  # if the first cache holds it, a block reads it again from there
     anew = np.where(part <= FIRST_CACHE, np.minimum(1.0, x.blocks * part / np.maximum(far, 1.0)), 1.0)
