@@ -118,7 +118,9 @@ def measure(k: KernelFacts, env: Columns, m: GpuRates) -> dict[str, Number]:
     memory = np.maximum(number(k.array_bytes, env), anew * (far + 3.0 * scattered) / CACHED)
     if any(w.products for w in k.work):
         memory = _in_waves(k, env, m, x, far)
-    seconds = np.maximum(waves * wave / m.clock, memory / (m.bandwidth * busy * hidden)) + LAUNCH_S
+        seconds = _longest(waves * wave / m.clock, memory / (m.bandwidth * busy * hidden)) + LAUNCH_S
+    else:
+        seconds = np.maximum(waves * wave / m.clock, memory / (m.bandwidth * busy * hidden)) + LAUNCH_S
     return {
         "blocks": x.blocks, "threads": x.threads, "waves": waves, "occupancy": share,
         "shared_bytes": x.shared, "registers": x.registers, "flops": flops, "special": special,
