@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from schedules.ir.nodes import Buffer, Loop, Stmt
 from schedules.ir.strides import nbytes, swizzle_period
 
 Extents = tuple[int, int, int]
+# Which caches hold what is read or written: all; the second, which processors share; that, and it leaves
+# first. Hints are places in this list; 0: as the compiler chooses. Source: PTX ISA, "Cache Operators".
+CACHES = ("", "ca", "cg", "cs")
 
 
 @dataclass(frozen=True)
 class GridKernel:
     """One launch. ``params``: global arrays that it uses; those in ``written`` it writes. ``blocks`` are the
-    loops over ``blockIdx``, outermost first; ``body`` is what a block does."""
+    loops over ``blockIdx``, outermost first; ``body`` is what a block does. ``reads`` and ``writes``:
+    {global array: one of `CACHES`}, of those that a schedule tells."""
 
     name: str
     params: tuple[Buffer, ...]
@@ -23,6 +27,8 @@ class GridKernel:
     block: Extents
     blocks: tuple[Loop, ...]
     body: Stmt
+    reads: Mapping[str, str] = field(default_factory=dict)
+    writes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def threads(self) -> int:

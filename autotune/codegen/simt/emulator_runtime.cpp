@@ -139,6 +139,13 @@ void at_misaligned(int bytes) {
   at_fault("thread %d of block %d: %d bytes at a misaligned address", at_now, at_block, bytes);
 }
 
+static int64_t at_asked = INT64_MAX;  // bytes of shared memory that a launch asks for, where one says
+void at_within(const char *what, int64_t end) {
+  if (end > at_asked)
+    at_fault("%s ends at byte %lld of shared memory, and the launch asks for %lld", what, (long long)end,
+             (long long)at_asked);
+}
+
 static void at_stop(at_state state, int line) {
   at_states[at_now] = state, at_line[at_now] = line;
   at_goto(at_fibers[at_now], at_main);
@@ -430,13 +437,15 @@ const char *at_run(void (*program)(void **, void *), void **args, void *scratch,
 }
 
 void at_run_or_abort(void (*program)(void **, void *), void **args, void *scratch) {
-  const char *fault = at_run(program, args, scratch, AT_RANDOM, 1);
+  static unsigned runs;
+  const char *fault = at_run(program, args, scratch, AT_RANDOM, ++runs);
   if (!fault) return;
   fprintf(stderr, "%s\n", fault);
   abort();
 }
 
-int at_drive(void *kernel, at_ids grid, at_ids block, void **params) {
+int at_drive(void *kernel, at_ids grid, at_ids block, int64_t shared, void **params) {
+  at_asked = shared;
   if (!at_begin(AT_RANDOM, 1)) return 2;
   at_launched what = {"the kernel", (at_kernel_function)kernel, params, 0, 0};
   at_launch(&what, grid, block);

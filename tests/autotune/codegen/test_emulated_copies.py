@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from cuda_text import emulated, unanimous
 from grid_cases import need_cxx
-from staged_product import BLOCK, BODY, EQUAL, GRID, MISTAKES, product_case
+from product_text import BLOCK, BODY, EQUAL, GRID, MISTAKES, product_case
 
 from autotune.codegen.simt import emulator
 
@@ -25,21 +25,65 @@ REVERSED = """
 """
 # {a mistake: (what is written, what then stands there, what is said in every order)}
 WRONG = {
-    "no wait": ("AT_AWAIT(0);", "", r"race on s\[\d+\]: thread \d+ of block \d+ reads what thread \d+ is copying: await"),
+    "no wait": (
+        "AT_AWAIT(0);",
+        "",
+        r"race on s\[\d+\]: thread \d+ of block \d+ reads what thread \d+ is copying: await",
+    ),
     "a wait for all but one": ("AT_AWAIT(0);", "AT_AWAIT(1);", "is copying: await the copy first"),
     "no signal": ("AT_SIGNAL();", "", "is copying: await the copy first"),
-    "no barrier": ("__syncthreads();", "", r"race on s\[\d+\]: .* uses what another has read, with no barrier"),
-    "a barrier of some": ("AT_AWAIT(0);\n  __syncthreads();", "AT_AWAIT(0);\n  if (t < 5) __syncthreads(); else return;", r"a barrier in block \d+ that not all threads reach \(p0_kernel0\): threads 0 to 4 wait at line \d+ for all; threads 5 to 31 have ended"),
-    "not waited for": ("for (int i = 0; i < 4; ++i) out[4 * t + i] = s[127 - 4 * t - i];", "AT_COPY(4, s[t], x[t], true);", r"thread \d+ of block \d+ ends before its copy to s\[\d+\] is done: await it"),
-    "a write under it": ("AT_SIGNAL();", "s[4 * t] = 0;\n  AT_SIGNAL();", r"writes what thread \d+ is copying"),
-    "a copy over it": ("AT_SIGNAL();", "AT_COPY(4, s[4 * t + 3], x[t], true);", r"writes what thread \d+ is copying"),
-    "over what others have read": ("AT_COPY(16, s[4 * t]", "out[t] = s[(4 * t + 4) % 128];\n  AT_COPY(16, s[4 * t]", "uses what another has read"),
-    "a place that is no multiple": ("AT_COPY(16, s[4 * t]", "AT_COPY(16, s[t == 31 ? 0 : 4 * t + 2]", r"a copy of 16 bytes to s\[\d+\] is not aligned"),
-    "a source that is no multiple": ("x[4 * t]", "x[t == 31 ? 0 : 4 * t + 1]", r"16 bytes at a misaligned address"),
-    "a source outside": ("x[4 * t]", "x[4 * t + 4]", "thread 31 of block 1?[0-9]* copies 16 bytes from outside of all arrays"),
+    "no barrier": (
+        "__syncthreads();",
+        "",
+        r"race on s\[\d+\]: .* uses what another has read, with no barrier",
+    ),
+    "a barrier of some": (
+        "AT_AWAIT(0);\n  __syncthreads();",
+        "AT_AWAIT(0);\n  if (t < 5) __syncthreads(); else return;",
+        r"a barrier in block \d+ that not all threads reach \(p0_kernel0\): threads 0 to 4 wait at line \d+ for all; threads 5 to 31 have ended",
+    ),
+    "not waited for": (
+        "for (int i = 0; i < 4; ++i) out[4 * t + i] = s[127 - 4 * t - i];",
+        "AT_COPY(4, s[t], x[t], true);",
+        r"thread \d+ of block \d+ ends before its copy to s\[\d+\] is done: await it",
+    ),
+    "a write under it": (
+        "AT_SIGNAL();",
+        "s[4 * t] = 0;\n  AT_SIGNAL();",
+        r"writes what thread \d+ is copying",
+    ),
+    "a copy over it": (
+        "AT_SIGNAL();",
+        "AT_COPY(4, s[4 * t + 3], x[t], true);",
+        r"writes what thread \d+ is copying",
+    ),
+    "over what others have read": (
+        "AT_COPY(16, s[4 * t]",
+        "out[t] = s[(4 * t + 4) % 128];\n  AT_COPY(16, s[4 * t]",
+        "uses what another has (read|written)",
+    ),
+    "a place that is no multiple": (
+        "AT_COPY(16, s[4 * t]",
+        "AT_COPY(16, s[t == 31 ? 0 : 4 * t + 2]",
+        r"a copy of 16 bytes to s\[\d+\] is not aligned",
+    ),
+    "a source that is no multiple": (
+        "x[4 * t]",
+        "x[t == 31 ? 0 : 4 * t + 1]",
+        r"16 bytes at a misaligned address",
+    ),
+    "a source outside": (
+        "x[4 * t]",
+        "x[4 * t + 4]",
+        "thread 31 of block 1?[0-9]* copies 16 bytes from outside of all arrays",
+    ),
     "a place outside": ("s[4 * t]", "s[4 * t + 4]", r"thread 31 of block \d+ uses s\[131\] of 128"),
-    "a width that there is not": ("AT_COPY(16,", "AT_COPY(12,", "a copy of 12 bytes to s: they are 4, 8 or 16"),
-}  # fmt: skip
+    "a width that there is not": (
+        "AT_COPY(16,",
+        "AT_COPY(12,",
+        "a copy of 12 bytes to s: they are 4, 8 or 16",
+    ),
+}
 
 
 def reversed_case() -> tuple[dict[str, np.ndarray], np.ndarray]:
