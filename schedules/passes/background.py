@@ -39,7 +39,7 @@ def in_background(nest: Nest) -> frozenset[str]:
 
 
 @dataclass(frozen=True)
-class Memory:
+class CopyArrays:
     """What copies are made of and to. ``background``: shared buffers that may be copied to. ``lies``: how
     the elements of each global and shared buffer lie, by its name."""
 
@@ -56,7 +56,7 @@ class _Around:
     """What stands around a statement: ranges of variables, and conditions that are not written yet.
     ``alone``: there is no other store to its buffer, so that what a condition leaves out may be 0."""
 
-    memory: Memory
+    arrays: CopyArrays
     ranges: Ranges
     alone: bool
     conds: tuple[Expr, ...] = ()
@@ -68,19 +68,19 @@ class _Around:
         return replace(self, conds=tuple(E.substitute(c, env) for c in self.conds))
 
 
-def begun(s: Stmt, memory: Memory, ranges: Ranges) -> Stmt | None:
+def begun(s: Stmt, arrays: CopyArrays, ranges: Ranges) -> Stmt | None:
     """``s``, all of whose stores copy to shared memory, with these begun in the background; None for other
     statements. ``ranges``: of the variables around it."""
     every = walk(s)
     stores = [x for x in every if isinstance(x, Store)]
-    if not stores or any(x.buffer not in memory.background for x in stores):
+    if not stores or any(x.buffer not in arrays.background for x in stores):
         return None
     if not all(isinstance(x, (Store, Seq, Loop, Guard)) for x in every):
         return None
-    read = {memory.lies[x.buffer].scope for y in every for x in loads(y)}
-    if read != {"global"} or any(memory.lies[x.buffer].scope != "shared" for x in stores):
+    read = {arrays.lies[x.buffer].scope for y in every for x in loads(y)}
+    if read != {"global"} or any(arrays.lies[x.buffer].scope != "shared" for x in stores):
         return None
-    return _begun(s, _Around(memory, ranges, len(stores) == 1))
+    return _begun(s, _Around(arrays, ranges, len(stores) == 1))
 
 
 def _begun(s: Stmt, around: _Around) -> Stmt | None:
@@ -113,7 +113,7 @@ def _vectors(s: Loop, around: _Around) -> Stmt | None:
     if not isinstance(store, Store) or n is None:
         return None
     value, asked = _chosen(store.value)
-    size = DTYPES[around.memory.lies[store.buffer].dtype].itemsize
+    size = DTYPES[around.arrays.lies[store.buffer].dtype].itemsize
     within = replace(around, ranges=inside(s, around.ranges))
     for width in (w // size for w in WIDTHS if w >= size):
         if n % width or not all(_is_vector(x, s.var, width, within) for x in (store, value)):
@@ -129,7 +129,7 @@ def _is_vector(x: Store | Expr, var: str, width: int, around: _Around) -> bool:
     """Whether the lanes of every vector lie side by side, from a multiple of their number on."""
     if width == 1 or not isinstance(x, (Store, Load)):
         return width == 1
-    at = affine.simplify(around.memory.place(x), around.ranges)
+    at = affine.simplify(around.arrays.place(x), around.ranges)
     step, rest = affine.isolate(at, var)
     return step == Const(1) and var not in E.variables(rest) and affine.multiple(rest) % width == 0
 
@@ -137,7 +137,7 @@ def _is_vector(x: Store | Expr, var: str, width: int, around: _Around) -> bool:
 def _copy(s: Store, around: _Around, count: int) -> Stmt | None:
     """A store, and those of its neighbours, as a copy."""
     value, asked = _chosen(s.value)
-    to = around.memory.lies[s.buffer]
+    to = around.arrays.lies[s.buffer]
     if not isinstance(value, Load) or value.dtype != to.dtype:
         return None
     if count * DTYPES[to.dtype].itemsize not in WIDTHS:

@@ -69,6 +69,19 @@ def fragments(s: Stmt, ranges: Ranges) -> Stmt:
     return _with_lanes(out, lane, names)
 
 
+def check_lanes(s: Stmt) -> None:
+    """Raise ScheduleError where a loop over threads is to be lanes of a warp that each use a fragment."""
+    names = {x.buffer.name for x in walk(s) if isinstance(x, Alloc) and is_fragment(x.buffer)}
+    for x in walk(s):
+        if isinstance(x, Loop) and x.kind == "threadIdx.x":
+            used = sorted({a.buffer for y in walk(x) for a in accesses(y)} & names)
+            if used:
+                raise ScheduleError(
+                    f"loop {x.var} is {x.kind} and uses fragment {used[0]}, but the lanes of a warp have "
+                    "that together; bind a loop over warps to threadIdx.y, and none inside of it"
+                )
+
+
 def is_fragment(b: Buffer) -> bool:
     """Whether a warp has the buffer in its registers."""
     return b.scope == "fragment"
@@ -110,7 +123,7 @@ def _stmt(s: Stmt, at: Scope) -> Stmt:
             if b.name not in at.layouts:
                 raise ScheduleError(
                     f"fragment {b.name}: no instruction says which lane has which element, nor a fragment "
-                    "beside it; tensorize the loops that use it, or give it the scope local"
+                    "that is used beside it; tensorize the loops that use it, or give it the scope local"
                 )
             f = Fragment(b, *at.layouts[b.name])
             inner = replace(at, held={**at.held, b.name: f}, buffers={**at.buffers, b.name: f.registers})
@@ -120,11 +133,6 @@ def _stmt(s: Stmt, at: Scope) -> Stmt:
         case Loop() if not _uses(s, at):
             return s if not at.split else substitute(s, {v: x.value for v, x in at.split.items()})
         case Loop() if bound_to(s, "threadIdx"):
-            if s.kind == "threadIdx.x":
-                raise ScheduleError(
-                    f"loop {s.var} is {s.kind} and uses a fragment; these are the lanes of a warp, which "
-                    "have it together: bind a loop over warps to threadIdx.y, and none inside of it"
-                )
             return replace(s, body=_stmt(s.body, replace(at, ranges=inside(s, at.ranges))))
         case Loop():
             return _loop(s, at)

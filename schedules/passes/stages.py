@@ -45,7 +45,7 @@ from schedules.ir.exprs import loads, substitute, written
 from schedules.ir.nest import numbered_each
 from schedules.ir.strides import elements, known_strides, swizzle_period
 from schedules.passes.accesses import buffers, moved
-from schedules.passes.background import Memory, begun
+from schedules.passes.background import CopyArrays, begun
 from schedules.passes.simplify import Ranges, inside
 
 # Bytes that a version begins at a multiple of.
@@ -57,30 +57,30 @@ def stages(s: Stmt, background: Collection[str], held: Sequence[Buffer], ranges:
     where hints say so, and in the background to the buffers ``background``. ``held``: global arrays.
     ``ranges``: of the variables around."""
     lies = {x.buffer.name: x.buffer for x in walk(s) if isinstance(x, Alloc)}
-    return _go(s, Memory(background, lies | {b.name: b for b in held}), ranges)
+    return _go(s, CopyArrays(background, lies | {b.name: b for b in held}), ranges)
 
 
-def _go(s: Stmt, memory: Memory, ranges: Ranges) -> Stmt:
+def _go(s: Stmt, arrays: CopyArrays, ranges: Ranges) -> Stmt:
     if isinstance(s, Loop):
         ranges = inside(s, ranges)
-        if s.kind == "serial" and (staged := _staged(s, memory, ranges)) is not None:
+        if s.kind == "serial" and (staged := _staged(s, arrays, ranges)) is not None:
             return staged
     if isinstance(s, Seq):
-        return _awaited(s.stmts, memory, ranges)
-    return with_body(s, lambda x: _go(x, memory, ranges))
+        return _awaited(s.stmts, arrays, ranges)
+    return with_body(s, lambda x: _go(x, arrays, ranges))
 
 
-def _awaited(stmts: Sequence[Stmt], memory: Memory, ranges: Ranges) -> Stmt:
+def _awaited(stmts: Sequence[Stmt], arrays: CopyArrays, ranges: Ranges) -> Stmt:
     """Statements in order, those that copy in the background awaited before the first that uses a copy."""
     out: list[Stmt] = []
     copied: set[str] = set()
     for x in stmts:
-        copies = begun(x, memory, ranges)
+        copies = begun(x, arrays, ranges)
         if copied & buffers(x):
             out += [Signal(), Await(0)]
             copied = set()
         if copies is None:
-            out.append(_go(x, memory, ranges))
+            out.append(_go(x, arrays, ranges))
         else:
             out.append(copies)
             copied |= _written(x)
@@ -95,45 +95,44 @@ def _written(s: Stmt) -> set[str]:
 
 @dataclass(frozen=True)
 class _Phases:
-    """What a loop begins with: copies in the ``background``, and those ``through`` registers, each with its
-    store and its loops; and the ``rest``."""
+    """The copies of a loop's body in the ``background``; those ``through`` registers that it begins with,
+    each with its store and its loops; and the ``rest``."""
 
     background: list[Stmt]
     through: list[tuple[Stmt, Store, list[tuple[str, int]]]]
     rest: list[Stmt]
 
 
-def _phases(s: Loop, shared: set[str], memory: Memory, ranges: Ranges) -> _Phases:
-    _, body = allocations(s.body)
-    stmts = list(in_order(body))
+def _phases(s: Loop, shared: set[str], arrays: CopyArrays, ranges: Ranges) -> _Phases:
     changed = _written(s)
-    found = _Phases([], [], stmts)
-    while stmts:
-        x = stmts[0]
-        copies = begun(x, memory, ranges)
-        read = {y.buffer for z in walk(x) for y in loads(z)}
-        if copies is not None and not read & changed:
+    found = _Phases([], [], [])
+    before: set[str] = set()
+    for x in in_order(allocations(s.body)[1]):
+        # not what an iteration makes for a later one, nor where something else stands before
+        moves = not changed & {y.buffer for z in walk(x) for y in loads(z)} and not before & _written(x)
+        copies = begun(x, arrays, ranges) if moves and _written(x) <= shared else None
+        if copies is not None:
             found.background.append(copies)
-        elif (copy := _copy(x, shared)) is not None:
+        elif moves and not found.rest and (copy := _copy(x, shared)) is not None:
             found.through.append((x, *copy))
         else:
-            break
-        stmts.pop(0)
+            found.rest.append(x)
+            before |= buffers(x)
     return found
 
 
-def _staged(s: Loop, memory: Memory, ranges: Ranges) -> Stmt | None:
-    """A loop that has a hint and begins with copies, with these ahead; None for others."""
+def _staged(s: Loop, arrays: CopyArrays, ranges: Ranges) -> Stmt | None:
+    """A loop that has a hint and copies, with these ahead; None for others."""
     hints = dict(s.annotations)
     ahead = max(hints.get("stages", 1) - 1, int(hints.get("prefetch") == 1))
     allocs, _ = allocations(s.body)
     shared = {b.name for b in allocs if b.scope == "shared"}
     if not ahead or ("stages" not in hints and len(shared) < len(allocs)):
         return None
-    found = _phases(s, shared, memory, ranges)
+    found = _phases(s, shared, arrays, ranges)
     if not found.rest or not (found.background or found.through):
         return None
-    rest = [_go(x, memory, ranges) for x in found.rest]
+    rest = in_order(_awaited(found.rest, arrays, ranges))
     first, here, registers = _through_registers(s, found, allocs)
     if not found.background:
         inside = allocated(allocs, seq(*here, *rest))

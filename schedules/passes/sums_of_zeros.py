@@ -135,7 +135,10 @@ class _Beyond:
             return False
         mine = {id(s) for s in loops_around(w, self.nest.body)}
         inner = {s.var: s.extent for s in loops_around(self.b, self.nest.body) if id(s) not in mine}
-        made, needed = span(bound(w, w.writes[0].indices[dim]), own), span(bound(self.b, x.indices[dim]), inner)
+        made, needed = (
+            span(bound(w, w.writes[0].indices[dim]), own),
+            span(bound(self.b, x.indices[dim]), inner),
+        )
         if made is None or needed is None:
             return False
         around = {s.var: r for s in loops_around(w, self.nest.body) if (r := _range(s.extent)) is not None}

@@ -56,7 +56,7 @@ def _resident(threads: Number, shared: Number, registers: Number, m: GpuRates) -
     """Blocks that a processor holds at a time."""
     warps = np.ceil(threads / WARP)
     resident = np.minimum(m.sm_blocks, np.floor(m.sm_threads / (warps * WARP)))
-    resident = np.minimum(resident, np.floor(m.sm_shared / np.maximum(shared, 1.0)))
+    resident = np.minimum(resident, np.floor(m.sm_shared / np.maximum(shared + m.taken_shared, 1.0)))
     return np.minimum(resident, np.floor(m.registers / (np.minimum(registers, 255.0) * warps * WARP)))
 
 
