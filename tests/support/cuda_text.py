@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,9 @@ from autotune.codegen.simt import emulator
 from schedules.expr import Const
 from schedules.ir import Buffer, Seq
 from schedules.ir.grid import GridKernel, GridProgram
+
+WALL = 1 << 16
+POISON = 0xA5
 
 
 @dataclass(frozen=True)
@@ -40,11 +43,35 @@ def emulated(
     obj = emulator.linked(text.replace(empty, f" {{{names}\n{body}\n}}\n"), "-r", *flags)
     ran = {}
     for order in emulator.ORDERS:
-        out = np.full_like(arrays[written], -77)
         inputs = [a for n, a in arrays.items() if n != written]
-        fault = emulator.run(obj, program, [*inputs, out], order=order, seed=1)
-        ran[order] = Ran(fault, out)
+        ran[order] = run_between_walls(obj, program, inputs, arrays[written], order)
     return ran
+
+
+def run_between_walls(
+    obj: bytes,
+    program: GridProgram,
+    inputs: Sequence[np.ndarray],
+    like: np.ndarray,
+    order: str,
+    which: int = 0,
+) -> Ran:
+    """A run of a program of one output. Between its arrays lies memory that is none of them."""
+    sizes = [-(-a.nbytes // WALL) * WALL for a in (*inputs, like)]
+    memory = np.full(sum(sizes) + WALL * (len(sizes) + 1), POISON, np.uint8)
+    placed, at = [], WALL
+    for a, size in zip((*inputs, like), sizes, strict=True):
+        placed.append(memory[at : at + a.nbytes].view(a.dtype).reshape(a.shape))
+        at += size + WALL
+    for a, here in zip(inputs, placed, strict=False):
+        here[...] = a
+    before = memory.copy()
+    fault = emulator.run(obj, program, placed, which, order=order, seed=1)
+    out = placed[-1].copy()
+    placed[-1].view(np.uint8)[...] = POISON
+    if fault is None and not np.array_equal(before, memory):
+        fault = "memory that is no output is written"
+    return Ran(fault, out)
 
 
 def unanimous(ran: Mapping[str, Ran], right: np.ndarray) -> dict[str, str]:

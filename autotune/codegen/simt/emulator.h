@@ -20,8 +20,8 @@
   static type name##_value[count] __attribute__((aligned(128))); \
   static at_use name##_use[count];                             \
   static at_shared<type> name = {{name##_value, name##_use, #name, count, sizeof(type)}}
-#define AT_SHARED_AT(type, name, count, at)             \
-  at_within(#name, (at) + sizeof(type) * (size_t)(count)); \
+#define AT_SHARED_AT(type, name, count, at)         \
+  at_within(#name, (at) + sizeof(type) * (count)); \
   AT_SHARED(type, name, count)
 #define AT_LOAD(type, n, p) at_load<type##n>(p)
 #define AT_STORE(type, n, p, v) at_store(p, v)
@@ -86,6 +86,7 @@ struct at_head {
 AT_RUNTIME at_ids threadIdx, blockIdx, blockDim, gridDim;
 AT_RUNTIME void at_fault(const char *format, ...);
 AT_RUNTIME void at_misaligned(int bytes);
+AT_RUNTIME void at_within(const char *what, int64_t end);
 AT_RUNTIME void at_barrier(int line);
 AT_RUNTIME int64_t at_exchange_bits(int64_t value, int distance, int line);
 AT_RUNTIME void at_uses(at_array *array, int64_t at, int count, int writes);
@@ -97,7 +98,7 @@ AT_RUNTIME void at_mma(int line, int kind, void *c, void *a, void *b);
 AT_RUNTIME void at_launch(const at_launched *what, at_ids grid, at_ids block);
 AT_RUNTIME const char *at_run(void (*program)(void **, void *), void **args, void *scratch, int order, unsigned seed);
 AT_RUNTIME void at_run_or_abort(void (*program)(void **, void *), void **args, void *scratch);
-AT_RUNTIME int at_drive(void *kernel, at_ids grid, at_ids block, void **params);
+AT_RUNTIME int at_drive(void *kernel, at_ids grid, at_ids block, int64_t shared, void **params);
 AT_RUNTIME const char *at_text();
 
 // -- what kernels use of it --------------------------------------------------------------------------------
@@ -106,12 +107,6 @@ static const bool at_strict = true;
 #else
 static const bool at_strict = false;
 #endif
-
-static size_t at_asked = SIZE_MAX;  // bytes of shared memory that a launch asks for, where one says
-static inline void at_within(const char *what, size_t end) {
-  if (end > at_asked)
-    at_fault("%s ends at byte %zu of shared memory, and the launch asks for %zu", what, end, at_asked);
-}
 
 template <class T> static T at_exchange(T value, int distance, int line) {
   int64_t bits = 0;
@@ -171,11 +166,10 @@ template <class V, class T> static void at_store(at_element<T> p, const V &v) {
 // What a driver has: cuLaunchKernel, whose handles are functions of the addresses of parameters, and words
 // for the last fault.
 #define AT_DRIVER                                                                                          \
-  extern "C" int at_cuLaunchKernel(void *kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx,        \
-                                   unsigned by, unsigned bz, unsigned shared, void *, void **params,        \
+  extern "C" int at_cuLaunchKernel(void *kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx,       \
+                                   unsigned by, unsigned bz, unsigned shared, void *, void **params,       \
                                    void **) {                                                              \
-    at_asked = shared;                                                                                     \
-    return at_drive(kernel, {(int)gx, (int)gy, (int)gz}, {(int)bx, (int)by, (int)bz}, params);             \
+    return at_drive(kernel, {(int)gx, (int)gy, (int)gz}, {(int)bx, (int)by, (int)bz}, shared, params);     \
   }                                                                                                        \
   extern "C" const char *at_fault_text() { return at_text(); }
 

@@ -139,6 +139,13 @@ void at_misaligned(int bytes) {
   at_fault("thread %d of block %d: %d bytes at a misaligned address", at_now, at_block, bytes);
 }
 
+static int64_t at_asked = INT64_MAX;  // bytes of shared memory that a launch asks for, where one says
+void at_within(const char *what, int64_t end) {
+  if (end > at_asked)
+    at_fault("%s ends at byte %lld of shared memory, and the launch asks for %lld", what, (long long)end,
+             (long long)at_asked);
+}
+
 static void at_stop(at_state state, int line) {
   at_states[at_now] = state, at_line[at_now] = line;
   at_goto(at_fibers[at_now], at_main);
@@ -246,7 +253,6 @@ void at_copy(at_array *to, int64_t at, const void *from, int bytes, int present,
     if (2 * p.end >= p.room) p.all = (at_flying *)realloc(p.all, (p.room = 2 * p.room + 16) * sizeof *p.all);
   }
   at_flying &c = p.all[p.end++] = {to, at, present ? from : 0, bytes, p.group, false};
-  memset((char *)to->value + at * to->item, 0xff, bytes);
   if (at_order == AT_EARLY || (at_order == AT_RANDOM && at_random() % 2)) at_land(c);
 }
 
@@ -430,13 +436,15 @@ const char *at_run(void (*program)(void **, void *), void **args, void *scratch,
 }
 
 void at_run_or_abort(void (*program)(void **, void *), void **args, void *scratch) {
-  const char *fault = at_run(program, args, scratch, AT_RANDOM, 1);
+  static unsigned runs;
+  const char *fault = at_run(program, args, scratch, AT_RANDOM, ++runs);
   if (!fault) return;
   fprintf(stderr, "%s\n", fault);
   abort();
 }
 
-int at_drive(void *kernel, at_ids grid, at_ids block, void **params) {
+int at_drive(void *kernel, at_ids grid, at_ids block, int64_t shared, void **params) {
+  at_asked = shared;
   if (!at_begin(AT_RANDOM, 1)) return 2;
   at_launched what = {"the kernel", (at_kernel_function)kernel, params, 0, 0};
   at_launch(&what, grid, block);

@@ -1,5 +1,5 @@
-"""A product of float16 by matrix units, written by hand: copied in three stages, swizzled, in tiles that divide
-nothing; and mistakes in it."""
+"""A product of float16 by matrix units, written by hand: copied in three stages, swizzled, in tiles that
+divide nothing; and mistakes in it."""
 
 from __future__ import annotations
 
@@ -50,12 +50,21 @@ MISTAKES = {
     "nobody waits": ("AT_AWAIT(STAGES - 2);", ""),
     "a wait for one group less": ("AT_AWAIT(STAGES - 2);", "AT_AWAIT(STAGES - 1);"),
     "only one warp waits": ("AT_AWAIT(STAGES - 2);", "if (warp) AT_AWAIT(STAGES - 2);"),
-    "a wait behind its barrier": ("AT_AWAIT(STAGES - 2);\n    __syncthreads();", "__syncthreads();\n    AT_AWAIT(STAGES - 2);"),
+    "a wait behind its barrier": (
+        "AT_AWAIT(STAGES - 2);\n    __syncthreads();",
+        "__syncthreads();\n    AT_AWAIT(STAGES - 2);",
+    ),
     "no barrier": ("__syncthreads();", ""),
     "a barrier of one warp": ("__syncthreads();", "if (warp) __syncthreads();"),
     "a barrier that is left out at the end": ("__syncthreads();", "if (k + 1 < STEPS) __syncthreads();"),
-    "the rows of a are swizzled where they are read alone": ("AT_COPY(16, as[a_at(s, r, c)]", "AT_COPY(16, as[s * 512 + r * 16 + 8 * c]"),
-    "another swizzle of b where it is copied": ("AT_COPY(16, bs[b_at(s, q, d)]", "AT_COPY(16, bs[s * 512 + q * 32 + 8 * (d ^ q % 4)]"),
+    "the rows of a are swizzled where they are read alone": (
+        "AT_COPY(16, as[a_at(s, r, c)]",
+        "AT_COPY(16, as[s * 512 + r * 16 + 8 * c]",
+    ),
+    "another swizzle of b where it is copied": (
+        "AT_COPY(16, bs[b_at(s, q, d)]",
+        "AT_COPY(16, bs[s * 512 + q * 32 + 8 * (d ^ q % 4)]",
+    ),
     "the stage that is read is copied to": ("fetch((k + STAGES - 1) % STAGES", "fetch(k % STAGES"),
     "a stage too early": ("const int s = k % STAGES;", "const int s = (k + 1) % STAGES;"),
     "one stage less in memory": ("(k + STAGES - 1) % STAGES,", "(k + STAGES - 1) % (STAGES - 1),"),
@@ -66,15 +75,27 @@ MISTAKES = {
     "copies go on behind the end": ("if (k + STAGES - 1 < STEPS) fetch", "fetch"),
     "rows outside are written": ("if (r < M && q < N)", "if (q < N)"),
     "b is loaded as it lies": ("at_ldmatrix_x4_trans", "at_ldmatrix_x4"),
-    "the rows of a in another order": ("warp * 16 + lane % 16, lane / 16", "warp * 16 + lane / 16 * 8 + lane % 8, lane / 8 % 2"),
+    "the rows of a in another order": (
+        "warp * 16 + lane % 16, lane / 16",
+        "warp * 16 + lane / 16 * 8 + lane % 8, lane / 8 % 2",
+    ),
     "registers of b in another order": ("&y[j / 2][j % 2 * 2]", "&y[j / 2][j % 2]"),
-    "one warp leaves out a product": ("for (int j = 0; j < 4; ++j) at_mma", "for (int j = warp; j < 4; ++j) at_mma"),
-    "some lanes leave out a product": ("for (int j = 0; j < 4; ++j) at_mma", "for (int j = lane / 31; j < 4; ++j) at_mma"),
+    "one warp leaves out a product": (
+        "for (int j = 0; j < 4; ++j) at_mma",
+        "for (int j = warp; j < 4; ++j) at_mma",
+    ),
+    "some lanes leave out a product": (
+        "for (int j = 0; j < 4; ++j) at_mma",
+        "for (int j = lane / 31; j < 4; ++j) at_mma",
+    ),
     "copies of half a row": ("AT_COPY(16, as", "AT_COPY(8, as"),
     "a copy to where another copies": ("a_at(s, r, c)]", "a_at(s, r, 0)]"),
-    "a copy to a place that is no multiple": ("AT_COPY(16, as[a_at(s, r, c)]", "AT_COPY(16, as[a_at(s, r, c) + 1]"),
+    "a copy to a place that is no multiple": (
+        "AT_COPY(16, as[a_at(s, r, c)]",
+        "AT_COPY(16, as[a_at(s, r, c) + 1]",
+    ),
     "sums that begin with what was there": ("float sum[4][4] = {{0}}", "float sum[4][4]"),
-}  # fmt: skip
+}
 # What a mistake that costs time alone is: the same places everywhere, with conflicts of banks.
 EQUAL = {"no swizzle at all": ("(chunk ^ r / 4 % 2)", "chunk")}
 
