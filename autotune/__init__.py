@@ -151,6 +151,7 @@ HOOKS = {
     "report": ("autotune.report", "of_shown"),
     "explain": ("autotune.report.explain.asking", "of_result"),
     "fleet": ("autotune.fleet.tuning", "FleetPlace"),
+    "objects": ("autotune.backends.building.object_cache", "objects_of_user"),
     "first_pick": ("autotune.tuning.first_pick", "first_pick"),
     "pick_elsewhere": ("autotune.tuning.first_pick", "pick_elsewhere"),
 }

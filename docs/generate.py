@@ -243,13 +243,12 @@ def primitives() -> str:
 
 def _hints() -> list[str]:
     """A table of the hints that `annotate` attaches."""
-    from schedules.primitives.annotate import HINTS, VALUES
+    from schedules.primitives.annotate import HINTS, values
 
     rows = []
     for hint, told in HINTS.items():
         what, _, means = told.partition(": ")
-        allowed = VALUES[hint]
-        rows.append(f"| `{hint}` | {what} | {allowed.start} to {allowed.stop - 1} | {_cell(means)} |")
+        rows.append(f"| `{hint}` | {what} | {values(hint)} | {_cell(means)} |")
     return ["| hint | of a | values | means |", "|---|---|---|---|", *rows]
 
 

@@ -384,6 +384,22 @@ def multiple(e: Expr) -> int:
     return abs(out)
 
 
+def is_uniform(cond: Expr, var: str, width: int, ranges: Ranges) -> bool:
+    """Whether a condition holds for all lanes of every vector of ``width`` lanes, which ``var`` counts, or
+    for none."""
+    if var not in E.variables(cond):
+        return True
+    if isinstance(cond, Logic):
+        return all(is_uniform(c, var, width, ranges) for c in cond.args)
+    if not isinstance(cond, Compare) or cond.op != "<" or var in E.variables(cond.b):
+        return False
+    terms, _ = linear(cond.a)
+    if terms.get(Var(var)) != ONE or any(var in E.variables(a) and a != Var(var) for a in terms):
+        return False
+    before = simplify(E.substitute(cond.a, {var: ZERO}), ranges)
+    return multiple(before) % width == 0 and multiple(cond.b) % width == 0
+
+
 def decide(cond: Expr, ranges: Ranges) -> bool | None:
     """Whether ``cond`` always (True) or never (False) holds; None when it depends."""
     match cond:

@@ -11,18 +11,21 @@ import math
 from collections.abc import Callable
 
 from schedules import expr as E
-from schedules.dtypes import holds
+from schedules.dtypes import DTYPES, holds
 from schedules.expr import Binary, Call, Cast, Const, Expr, Select
 
 Linear = dict[Expr | None, float]  # coefficients of what a sum consists of; of None: the constant
 
 
-def degree(value: Expr, top: Expr, of: Expr, depends: Callable[[Expr], bool]) -> float | None:
+def degree(
+    value: Expr, top: Expr, of: Expr, depends: Callable[[Expr], bool], *, rounded: bool = False
+) -> float | None:
     """The ``p > 0`` for which ``value`` is proportional to ``exp(-p * top)``, or None where none is proved.
 
     Accepted is ``top`` in factors ``exp(p * (of - top))`` only: as long as ``of`` is one of the elements that
     ``top`` is the maximum of, these are at most 1 and cannot overflow. ``depends`` tells of a load whether it
-    changes with the maximum."""
+    changes with the maximum. ``rounded``: a factor may be rounded to fewer bits, if the dtype has as many
+    exponents. It is then proportional within that rounding."""
     wanted = linear(of)
 
     def free(e: Expr) -> bool:
@@ -48,9 +51,12 @@ def degree(value: Expr, top: Expr, of: Expr, depends: Callable[[Expr], bool]) ->
                 return same(a, b)
             case Select(cond=c, a=a, b=b):
                 return same(a, b) if free(c) else None
-            case Cast(dtype=d, a=a) if E.is_float(d) and holds(d, E.dtype_of(a)):
+            case Cast(dtype=d, a=a) if E.is_float(d) and (holds(d, E.dtype_of(a)) or may_round(d, a)):
                 return go(a)  # with fewer bits it rounds otherwise relative to another maximum
         return None
+
+    def may_round(dtype: str, e: Expr) -> bool:
+        return rounded and DTYPES[dtype].exponent >= DTYPES[E.dtype_of(e)].exponent
 
     def same(a: Expr, b: Expr) -> float | None:
         """Of what is either of the two, or their sum; zero is proportional to anything."""

@@ -1,4 +1,4 @@
-"""A GPU that a C++ compiler and this CPU stand in for: its code is checked, and its times say nothing."""
+"""GPUs that a C++ compiler and this CPU stand in for: their code is checked, and its times say nothing."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from autotune.backends.grids import Grids
 from autotune.codegen import bundle
 from autotune.codegen.simt import cxx
 from autotune.targets.names import from_name
+from schedules.gpu_architectures import EMULATED
 from schedules.model import Target, Trace
 from schedules.te.compute_dag import ComputeDAG
-
-ARCH = "emulator"
 
 
 class Emulator(Grids):
@@ -23,7 +22,7 @@ class Emulator(Grids):
     measuring = replace(Grids.measuring, on_device=False, bounded=True)
 
     def owns(self, target: Target) -> bool:
-        return target.kind == "cuda" and target.arch == ARCH
+        return target.kind == "cuda" and target.arch.endswith(EMULATED)
 
     def available(self) -> bool:
         return cxx.command() is not None

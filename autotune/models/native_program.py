@@ -14,10 +14,10 @@ from autotune.codegen.runtime.model_tables import (
     TOLD,
     WEIGHTS,
     Check,
-    Copy,
     NativeProgram,
     NativeStep,
     Room,
+    TableCopy,
     Word,
 )
 from autotune.errors import ModelError
@@ -165,12 +165,12 @@ class ProgramWriter:
     def _size(self, name: str) -> int:
         return self.bases.number(self.counts[name]) if name in self.counts else self.bases.size(name)
 
-    def _copies(self) -> list[Copy]:
+    def _copies(self) -> list[TableCopy]:
         found = []
         for n, new in self.program.replaced:
             at = place_of(self.outline, self.program.plan, new)
             to = self.bases.states.index(self.program.state_names[n])
-            found.append(Copy(to, self._base(at), at.offset, nbytes(self.outline.tensors[new])))
+            found.append(TableCopy(to, self._base(at), at.offset, nbytes(self.outline.tensors[new])))
         return found
 
     def _rooms(self, numbers: _Numbers) -> tuple[Room, ...]:

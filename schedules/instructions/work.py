@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from math import inf
 
 from schedules.dtypes import is_float
+from schedules.gpu_architectures import features
 from schedules.instructions import INSTRUCTIONS
 from schedules.instructions.match import fits
 from schedules.ir.instruction import Instruction
@@ -32,7 +33,7 @@ def times_as_fast(dag: ComputeDAG, target: Target) -> float:
     """How many times as fast as multiply-adds of float32 the fastest instruction is that some stage is,
     about; 1 where there is none."""
     usual, costs = 2 * target.limit("vector_bytes", 16) / 4, dict(instruction_costs(target))
-    found = instructions_for(dag, target.features)
+    found = instructions_for(dag, features(target))
     return max([1.0, *(i.operations / costs.get(i.name, i.cost) / usual for i in found)])
 
 

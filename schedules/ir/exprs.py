@@ -12,7 +12,7 @@ from typing import Any
 
 from schedules import expr as E
 from schedules.expr import Expr, Load
-from schedules.ir.nodes import Access, Block, Guard, Loop, Operand, Seq, Stmt, Store, with_body
+from schedules.ir.nodes import Access, Block, Guard, Loop, Operand, Prefetch, Seq, Stmt, Store, with_body
 
 
 def substitute(s: Stmt, env: dict[str, Expr]) -> Stmt:
@@ -31,9 +31,26 @@ def rewrite(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
             return Guard(f(c), rewrite(b, f), s.speculative)
         case Seq() | Block():
             return with_body(s, lambda x: rewrite(x, f))
+    return with_body(rewritten(s, f), lambda x: rewrite(x, f))
+
+
+def rewritten(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
+    """A lowered statement with ``f`` of each of its own expressions, not of those of its children."""
     new = {name: _rewritten(v, f) for name, v in _fields(s) if _has_expressions(v)}
-    s = replace(s, **new) if new else s
-    return with_body(s, lambda x: rewrite(x, f))
+    return replace(s, **new) if new else s
+
+
+def moved(s: Stmt, f: Callable[[Access], Access]) -> Stmt:
+    """A lowered statement with ``f`` of each of its own `places`."""
+
+    def at(x: Any) -> Any:
+        to = f(Access(x.buffer, x.indices))
+        return replace(x, buffer=to.buffer, indices=to.indices)
+
+    for name, v in _fields(s):
+        if isinstance(v, tuple) and v and isinstance(v[0], Operand):
+            s = replace(s, **{name: tuple(map(at, v))})  # type: ignore[arg-type]
+    return at(s) if "indices" in s.__dataclass_fields__ else s
 
 
 def expressions(s: Stmt) -> tuple[Expr, ...]:
@@ -63,6 +80,12 @@ def places(s: Stmt) -> tuple[Access, ...]:
     own = (Access(fields["buffer"], fields["indices"]),) if "indices" in fields else ()
     operands = (o for v in fields.values() if isinstance(v, tuple) for o in v if isinstance(o, Operand))
     return (*own, *(Access(o.buffer, o.indices) for o in operands))
+
+
+def written(s: Stmt) -> tuple[str, ...]:
+    """The buffers that a lowered statement itself writes. What an `Intrinsic` writes stands in its body."""
+    own = "indices" in s.__dataclass_fields__ and not isinstance(s, Prefetch)
+    return (s.buffer,) if own else ()  # type: ignore[union-attr, return-value]
 
 
 def accesses(s: Stmt) -> tuple[Load | Access, ...]:

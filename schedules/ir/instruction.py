@@ -13,6 +13,7 @@ from math import prod
 
 from schedules.expr import Const, Load, Var
 from schedules.ir.nodes import Loop, Stmt, Store
+from schedules.layouts import Layout
 from schedules.te.compute_dag import ComputeDAG, Tensor
 
 
@@ -43,7 +44,8 @@ class Instruction:
     instruction that starts its sums in such registers. ``cost``: how many multiply-adds of vectors take as
     long as it. ``latency``: cycles until its result can be added to; None: as of a multiply-add.
     ``unless``: features of targets that have a faster one for the same, so that it is not `offered` there.
-    ``threads``: how many do it together, the lanes of a warp; 1: each does it alone.
+    ``threads``: how many do it together, the lanes of a warp; 1: each does it alone. ``layouts``: of what
+    they do together, which elements of an operand each of them has (`schedules.layouts`).
 
     Raises ValueError where the meaning has another number of stages. Example:
     `schedules.instructions.dot_products`.
@@ -62,6 +64,7 @@ class Instruction:
     latency: float | None = None
     unless: tuple[str, ...] = ()
     threads: int = 1
+    layouts: Mapping[str, Layout] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if len(self.meaning.stages) != 1 or len(self.meaning.outputs) != 1:

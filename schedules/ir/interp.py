@@ -55,7 +55,7 @@ class InterpError(RuntimeError):
     """The program did what no legal program does: the message says where."""
 
 
-class _Memory:
+class Memory:
     """Arrays by name, with the elements written so far."""
 
     def __init__(self, sizes: Env | None = None) -> None:
@@ -91,7 +91,7 @@ def run(
     Raises InterpError on an access out of bounds or an output left unwritten.
     """
     told = {size_variable(s.name).name: (sizes or {})[s.name] for s in program.sizes}
-    mem = _Memory(told)
+    mem = Memory(told)
     if isinstance(program, Nest):
         params = [program.buffer(n) for n in program.params]
         for b in program.buffers:
@@ -172,14 +172,19 @@ def _alike(array: np.ndarray, known: bool) -> np.ndarray:
     return _strided(np.full(_reach(array.shape, steps)[1] + 1, known), array.shape, steps)
 
 
+def unwritten(dtype: str) -> float | int:
+    """What stands where nothing is written."""
+    row = DTYPES[dtype]
+    return np.nan if E.is_float(dtype) else row.range[0] + (1 << 8 * row.itemsize) // 4
+
+
 def new_array(b: Buffer) -> np.ndarray:
     """An array that lies as the buffer does, of elements that nothing has written."""
     shape = tuple(int(E.evaluate(n, {})) for n in b.shape)
     row = DTYPES[b.dtype]
-    unwritten = np.nan if E.is_float(b.dtype) else row.range[0] + (1 << 8 * row.itemsize) // 4
     if b.strides is None:
-        return np.full(shape, unwritten, row.numpy)
-    memory = np.full(elements(b), unwritten, row.numpy)
+        return np.full(shape, unwritten(b.dtype), row.numpy)
+    memory = np.full(elements(b), unwritten(b.dtype), row.numpy)
     return _strided(memory, shape, [s * memory.itemsize for s in known_strides(b)])
 
 
@@ -210,7 +215,7 @@ def _keeping(dtype: np.dtype[Any]) -> Callable[[Any], Any]:
 class Compiler:
     """Statements and expressions as Python closures over an environment of loop variables."""
 
-    def __init__(self, mem: _Memory, counts: dict[str, int] | None, operations: bool = False) -> None:
+    def __init__(self, mem: Memory, counts: dict[str, int] | None, operations: bool = False) -> None:
         self.mem = mem
         self.counts = counts
         self.operations = operations
@@ -352,7 +357,7 @@ class Compiler:
         """The meaning of an instruction, run on its operands where they lie."""
         shapes = {t.name: t.shape for t in s.instruction.operands}
         starts = [(x, [self.expr(i) for i in x.indices]) for x in s.operands]
-        inside, counts = _Memory(), dict[str, int]()
+        inside, counts = Memory(), dict[str, int]()
         buffers = {f"{how} {x.name}": f"{how} {x.buffer}" for x in s.operands for how in ("load", "store")}
         body = Compiler(inside, counts, self.operations).stmt(s.instruction.loops)
 

@@ -4,12 +4,16 @@ Each thread runs until a barrier while the others wait, in one order or the othe
 shows in the result; and it is found where it is missing: an element that one thread writes and another
 uses, with no barrier between them, is a race. A barrier that some threads of a block do not come to is an
 error too.
+
+A copy in the background lands where it is begun, where it is awaited, or at random there or here; in between
+its elements hold nothing. Whenever it lands, they are under way until their thread awaits them: whoever uses
+one before is found.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,21 +24,38 @@ from schedules.ir import (
     Alloc,
     AllReduce,
     Atomic,
+    Await,
     Barrier,
     Buffer,
+    Copy,
     Guard,
+    Intrinsic,
     Loop,
     Seq,
+    Signal,
     Stmt,
-    Store,
     bound_to,
     kids,
     walk,
 )
+from schedules.ir.exprs import written
 from schedules.ir.grid import GridKernel, GridProgram
-from schedules.ir.interp import Action, Compiler, Env, InterpError, as_merged, new_array, rounding
+from schedules.ir.interp import (
+    Action,
+    Compiler,
+    Env,
+    InterpError,
+    as_merged,
+    new_array,
+    rounding,
+    unwritten,
+)
+from schedules.ir.lanes import LANE, Elements, give_and_take, is_collective, together
+from schedules.layouts import LANES
 
+Steps = list[tuple[int, Iterator[Stmt]]]  # threads that go on
 AFTER = Seq(())  # where the values of a reduction may be overwritten
+LANDINGS = ("late", "early", "random")  # when copies in the background land
 Place = tuple[str, tuple[int, ...]]
 Who = tuple[tuple[int, ...], int]  # block, and thread in it
 
@@ -47,6 +68,17 @@ class _Use:
     written: int = -1
     readers: dict[Who, int] = field(default_factory=dict)
     joiners: dict[Who, int] = field(default_factory=dict)  # by atomic updates, which may meet
+
+
+@dataclass
+class _Copies:
+    """Copies that a thread began and has not awaited: how each ends. ``latest``: those of no group yet."""
+
+    groups: list[list[Callable[[], None]]] = field(default_factory=list)
+    latest: list[Callable[[], None]] = field(default_factory=list)
+
+    def any(self) -> bool:
+        return bool(self.latest or any(self.groups))
 
 
 class GridMemory:
@@ -97,6 +129,81 @@ class CheckedCompiler(Compiler):
         self.phase = 0
         self.uses: dict[Place, _Use] = {}
         self.joins = False  # whether what is done now is an atomic update
+        self.landing = LANDINGS[0]
+        self.chance = np.random.default_rng(0)
+        self.copies: dict[int, _Copies] = {}  # by thread
+        self.under_way: dict[Place, Who] = {}
+
+    def stmt(self, s: Stmt) -> Action:
+        match s:
+            case Copy():
+                return self.copy(s)
+            case Signal():
+                return lambda env: self.signal()
+            case Await(pending=n):
+                return lambda env: self.wait(n)
+        return super().stmt(s)
+
+    def own_copies(self) -> _Copies:
+        return self.copies.setdefault(self.mem.thread, _Copies())  # type: ignore[attr-defined]
+
+    def signal(self) -> None:
+        own = self.own_copies()
+        own.groups.append(own.latest)
+        own.latest = []
+
+    def wait(self, pending: int) -> None:
+        own = self.own_copies()
+        while len(own.groups) > pending:
+            for end in own.groups.pop(0):
+                end()
+
+    def copy(self, s: Copy) -> Action:
+        """A copy that begins. Its lanes are side by side, as those of a vector."""
+        at, source = (self._lanes(ix) for ix in (s.indices, s.value.indices))
+        place = tuple(map(self.expr, at))
+        put, load = self.place(s.buffer, at), self.load(s.value.buffer, source)
+        cond, nothing = self.expr(s.cond), unwritten(s.value.dtype)
+
+        def begin(env: Env) -> None:
+            there, early = bool(cond(env)), self.lands_early()
+            for env[LANE] in range(s.count):
+                self.begins((s.buffer, tuple(i(env) for i in place)), put(env), early, nothing,
+                            load(env) if there else 0)  # fmt: skip
+            del env[LANE]
+
+        return begin
+
+    def _lanes(self, indices: tuple[E.Expr, ...]) -> tuple[E.Expr, ...]:
+        return (*indices[:-1], E.Binary("+", indices[-1], E.Var(LANE)))
+
+    def lands_early(self) -> bool:
+        return self.landing == "early" or (self.landing == "random" and self.chance.random() < 0.5)
+
+    def begins(self, p: Place, put: Callable[[Any], None], early: bool, nothing: Any, value: Any) -> None:
+        """An element is under way until its end."""
+        me: Who = (self.at, self.mem.thread)  # type: ignore[attr-defined]
+        put(value if early else nothing)
+        self.under_way[p] = me
+
+        def end() -> None:
+            del self.under_way[p]
+            if not early:
+                put(value)
+            self.uses[p].writer, self.uses[p].written = me, self.phase
+
+        self.own_copies().latest.append(end)
+
+    def ended(self) -> None:
+        """A block is done."""
+        for thread, own in self.copies.items():
+            if own.any():
+                (buffer, p), _ = next(x for x in self.under_way.items() if x[1] == (self.at, thread))
+                raise InterpError(
+                    f"thread {thread} of block {list(self.at)} ends, and nothing awaited its copy to "
+                    f"{buffer}{list(p)}"
+                )
+        self.copies, self.under_way = {}, {}
 
     def atomic(self, s: Atomic) -> Action:
         value = self.expr(s.value)
@@ -117,6 +224,8 @@ class CheckedCompiler(Compiler):
             return
         me: Who = (self.at, self.mem.thread)  # type: ignore[attr-defined]
         use = self.uses.setdefault((buffer, p), _Use())
+        if (other := self.under_way.get((buffer, p))) is not None:
+            raise InterpError(self._race(buffer, p, me, other, "begun to copy and not awaited"))
         writes = what == "writes"
         if use.writer is not None and self._meets(me, use.writer, use.written):
             raise InterpError(self._race(buffer, p, me, use.writer, "written"))
@@ -157,13 +266,24 @@ def all_arrays(program: GridProgram, arrays: Mapping[str, np.ndarray]) -> dict[s
 
 
 @np.errstate(all="ignore")  # infinities and NaN are results like others
-def run_grid(program: GridProgram, arrays: Mapping[str, np.ndarray], *, backwards: bool = False) -> None:
+def run_grid(
+    program: GridProgram,
+    arrays: Mapping[str, np.ndarray],
+    *,
+    backwards: bool = False,
+    landing: str = LANDINGS[0],
+    seed: int = 0,
+) -> None:
     """Execute on numpy arrays by parameter name; outputs are written in place. ``backwards``: the last thread
-    of a block first. Raises InterpError on a race, a barrier that not all threads reach, an access out of
-    bounds, or an output that holds NaN where nothing was written."""
+    of a block first. ``landing``: when copies in the background land: "late", where they are awaited;
+    "early", where they are begun; "random", by ``seed``. Raises InterpError on a race, a barrier that not all
+    threads reach, an access out of bounds, an element that is used while a copy to it is under way, a copy
+    that nothing awaits, or an output that holds NaN where nothing was written."""
     everyone = all_arrays(program, arrays)
     for kernel in program.kernels:
-        GridRun(kernel, everyone, backwards).run()
+        run = GridRun(kernel, everyone, backwards)
+        run.code.landing, run.code.chance = landing, np.random.default_rng(seed)
+        run.run()
 
 
 class GridRun:
@@ -182,6 +302,8 @@ class GridRun:
         shared = frozenset(b.name for b in self.on_chip) | kernel.written
         self.code = checked(self.mem, shared)
         self.actions: dict[int, Any] = {}
+        self.lanes: dict[int, Any] = {}  # by instruction: what a lane gives and takes
+        self.given: dict[int, Elements] = {}  # by thread, for the instruction that it has come to
         self.values: dict[tuple[int, int], Any] = {}  # of a reduction: (row of threads, thread in it)
 
     def run(self, places: Sequence[tuple[int, ...]] | None = None) -> None:
@@ -210,9 +332,7 @@ class GridRun:
         while threads:
             stopped: dict[int, list[int]] = {}
             left = []
-            for number, steps in threads:
-                self.mem.thread = number
-                where = next(steps, None)
+            for number, steps, where in self._stops(threads, at):
                 stopped.setdefault(id(where) if where is not None else 0, []).append(number)
                 if where is not None:
                     left.append((number, steps))
@@ -224,6 +344,35 @@ class GridRun:
                 )
             threads = left
             self.code.phase += 1
+        self.code.ended()
+
+    def _stops(self, threads: Steps, at: tuple[int, ...]) -> list[tuple[int, Iterator[Stmt], Stmt | None]]:
+        """Where each thread has to wait for the others of its block, or ends. What the lanes of a warp do
+        together is done on the way, in no phase of its own."""
+        out: list[tuple[int, Iterator[Stmt], Stmt | None]] = []
+        while threads:
+            stops: dict[int, list[tuple[int, Iterator[Stmt], Stmt | None]]] = {}
+            for number, steps in threads:
+                self.mem.thread = number
+                stops.setdefault(number // LANES, []).append((number, steps, next(steps, None)))
+            threads = []
+            for warp in stops.values():
+                s = next((x for _, _, x in warp if isinstance(x, Intrinsic)), None)
+                if s is None:
+                    out += warp
+                    continue
+                away = [n for n, _, x in warp if x is not s]
+                if away or len(warp) < LANES:
+                    who = f"thread {away[0]} is elsewhere" if away else f"its warp has {len(warp)} threads"
+                    raise InterpError(
+                        f"{self.kernel.name}: {s.instruction.name} in block {list(at)}, which not all "
+                        f"{LANES} lanes of a warp reach: {who}"
+                    )
+                results = together(s.instruction, [self.given[n] for n in sorted(n for n, _, _ in warp)])
+                for n, _, _ in warp:
+                    self.given[n] = results[n % LANES]
+                threads += [(n, steps) for n, steps, _ in warp]
+        return out
 
     def _steps(self, s: Stmt, env: Env, number: int, at: dict[str, int], axes: str) -> Iterator[Stmt]:
         """A thread's way through a statement: it stops at every barrier. Of threads that differ in an axis
@@ -240,6 +389,8 @@ class GridRun:
                 yield s
             case AllReduce():
                 yield from self._reduce(s, env, number, at)
+            case Intrinsic():
+                yield from self._as_lane(s, env, number)
             case Loop(kind=kind, var=v, extent=n, body=body) if bound_to(s, "threadIdx"):
                 env[v] = at[kind[-1]]
                 has_iteration = at[kind[-1]] < int(E.evaluate(n, env))
@@ -258,10 +409,19 @@ class GridRun:
                 if self.code.expr(c)(env):
                     yield from self._steps(body, env, number, at, axes)
             case _:
-                stored = (x.buffer for x in walk(s) if isinstance(x, (Store, Atomic)))
+                stored = (n for x in walk(s) for n in written(x))
                 own = all(n in self.mem.own[number] for n in stored)
                 if own or all(at[a] == 0 for a in at if a not in axes):
                     self._action(s)(env)
+
+    def _as_lane(self, s: Intrinsic, env: Env, number: int) -> Iterator[Stmt]:
+        """What a thread does of what the lanes of its warp do together."""
+        if id(s) not in self.lanes:
+            self.lanes[id(s)] = give_and_take(self.code, s)
+        give, take = self.lanes[id(s)]
+        self.given[number] = give(env, number % LANES)
+        yield s
+        take(env, self.given[number])
 
     def _attend(self, s: Stmt, env: Env) -> Iterator[Stmt]:
         """The way through a loop over threads of one that it has no iteration for: all come to reductions."""
@@ -296,14 +456,15 @@ class GridRun:
         dtype = E.dtype_of(s.value)
         here = E.Load(s.buffer, s.indices, dtype)
         total, keep = self.code.expr(here)(env), rounding(dtype)
-        for x in range(s.extent):
+        first = at["x"] // s.near * s.near if s.near else 0
+        for x in range(first, first + s.near if s.near else s.extent):
             total = keep(E.NUMERIC[s.op](total, self.values[number // width, x]))
         self.code.place(s.buffer, s.indices)(env)(total)
         yield AFTER
 
 
 def _waits(s: Stmt) -> bool:
-    return any(isinstance(x, (Barrier, AllReduce)) for x in walk(s))
+    return any(isinstance(x, (Barrier, AllReduce)) or is_collective(x) for x in walk(s))
 
 
 def _has_threads(s: Stmt) -> bool:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from operator import is_
 from typing import TYPE_CHECKING, Any, TypeGuard, Union, get_args
 
-from schedules.expr import Binary, Const, Expr, Hole, Var, dtype_of, is_float
+from schedules.expr import TRUE, Binary, Const, Expr, Hole, Load, Var, dtype_of, is_float
 from schedules.te.compute_dag import Reducer
 from schedules.te.open_sizes import OpenSize
 from schedules.te.sizes_in_values import variable
@@ -48,8 +48,8 @@ class Buffer:
     """A named array; extents are expressions over holes until a decision fills them. ``strides``: elements of
     memory from an index to the next along each dimension; None: row-major (see `schedules.ir.strides`).
     ``given``: the shape in which callers give an argument whose dimensions were merged (`merge_dims`).
-    ``swizzle``: 32, 64 or 128: in rows of so many bytes of shared memory, chunk ``c`` of 16 bytes of row
-    ``r`` lies at ``c ^ r % (swizzle / 16)``; 0: it lies where its index says."""
+    ``swizzle``: 32, 64 or 128: in rows of so many bytes of shared memory, chunks of 16 bytes change places
+    (`schedules.ir.strides.swizzled`); 0: each lies where its index says."""
 
     name: str
     shape: tuple[Expr, ...]
@@ -165,7 +165,8 @@ class Barrier:
 @dataclass(frozen=True, slots=True)
 class AllReduce:
     """Lowered, GPU: ``buffer[indices] = op(buffer[indices], value of every thread)`` in each thread, where
-    the threads ``0 <= var < extent`` of axis ``threadIdx.x`` give one value each."""
+    the threads ``0 <= var < extent`` of axis ``threadIdx.x`` give one value each. ``near``: a power of two;
+    only as many neighbours of a warp do it together; 0: all threads."""
 
     buffer: str
     indices: tuple[Expr, ...]
@@ -173,6 +174,7 @@ class AllReduce:
     value: Expr
     var: str
     extent: int
+    near: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,15 +191,14 @@ class Atomic:
 @dataclass(frozen=True, slots=True)
 class Copy:
     """Lowered, GPU: the ``count`` elements of shared memory from ``buffer[indices]`` on, along its last
-    dimension, become those of ``source[places]`` on; 0 where ``cond`` does not hold, and nothing is read
-    then. A thread begins it here. It is done, for this thread, behind the `Await` of its group."""
+    dimension, become those from ``value`` on, in global memory; 0 where ``cond`` does not hold, and nothing
+    is read then. A thread begins it here. It is done, for this thread, behind the `Await` of its group."""
 
     buffer: str
     indices: tuple[Expr, ...]
-    source: str
-    places: tuple[Expr, ...]
+    value: Load
     count: int
-    cond: Expr | None = None
+    cond: Expr = TRUE
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import MISSING, fields
+
 from schedules import affine
 from schedules import expr as E
 from schedules.affine import Ranges
@@ -23,7 +25,7 @@ from schedules.ir import (
     const,
     kids,
 )
-from schedules.ir.exprs import expressions, places
+from schedules.ir.exprs import expressions, loads, places
 from schedules.ir.nest import bound, domain, reads
 from schedules.te.compute_dag import operand
 
@@ -89,7 +91,8 @@ def _outline(s: Stmt, depth: int, out: list[str]) -> None:
 
 def _buffer(b: Buffer) -> str:
     strides = "" if b.strides is None else f" strides [{', '.join(map(E.show, b.strides))}]"
-    return f"{b.name}: {b.dtype}[{', '.join(E.show(n) for n in b.shape)}]{strides}"
+    swizzle = f" swizzle {b.swizzle}" if b.swizzle else ""
+    return f"{b.name}: {b.dtype}[{', '.join(E.show(n) for n in b.shape)}]{strides}{swizzle}"
 
 
 _WORD = {"serial": "for", "parallel": "parallel", "vectorize": "vectorize", "unroll": "unroll"}
@@ -126,11 +129,15 @@ def _stmt(s: Stmt, depth: int, out: list[str], ranges: Ranges) -> None:
             out.append(f"{pad}{s.instruction.name}({at})")
         case AllReduce():
             value = f"{E.show(s.value)} for {s.var} in range({s.extent})"
-            out.append(f"{pad}{_place(s.buffer, s.indices)} {s.op}= all threads: {value}")
+            who = f"each {s.near} lanes" if s.near else "all threads"
+            out.append(f"{pad}{_place(s.buffer, s.indices)} {s.op}= {who}: {value}")
         case Block():
             _block(s, pad, out, ranges)
         case _:
-            parts = [_place(p.buffer, p.indices) for p in places(s)] or [*map(E.show, expressions(s))]
+            parts = [_place(p.buffer, p.indices) for p in places(s)]
+            parts += map(E.show, loads(s) if parts else expressions(s))
+            parts += [str(getattr(s, f.name)) for f in fields(s) if f.type == "int" and f.default is MISSING]
+            parts += [f"if {E.show(x)}" for x in expressions(s) if E.dtype_of(x) == "bool" and x != E.TRUE]
             out.append(f"{pad}{type(s).__name__.lower()} {', '.join(parts)}".rstrip())
             for x in kids(s):
                 _stmt(x, depth + 1, out, ranges)

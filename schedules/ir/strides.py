@@ -129,3 +129,40 @@ def as_row_major(b: Buffer, indices: Indices) -> tuple[Buffer, Indices]:
     if order and steps[order[-1]] > 1:
         shape, at = [*shape, steps[order[-1]]], [*at, Const(0)]
     return replace(b, shape=tuple(map(wrap, shape)), strides=None), tuple(at)
+
+
+# Bytes that change places together in a swizzle, those of a line of banks, and the widths of rows.
+CHUNK, BANKS, SWIZZLES = 16, 128, (128, 64, 32)
+
+
+def swizzle_bits(b: Buffer) -> tuple[int, int]:
+    """(the bits of an offset in bytes that a buffer's swizzle changes, how far above them those lie that
+    change them). A chunk of 16 bytes moves within its ``swizzle`` bytes by the number of its line of 128
+    bytes, or of its row where that is a power of two of lines. So chunks at the same place in neighbouring
+    rows are in different banks, which is how matrices are read. For rows of up to 128 bytes these are the
+    swizzle modes of tensor maps (CUDA driver API, ``CUtensorMapSwizzle``)."""
+    lines = known_extents(b)[-1] * DTYPES[b.dtype].itemsize // BANKS
+    return max(b.swizzle - CHUNK, 0), 3 + max((lines & -lines).bit_length() - 1, 0)
+
+
+def swizzled(at: int, b: Buffer) -> int:
+    """Where byte ``at`` of a buffer lies. It is linear over GF(2).
+
+    >>> rows = Buffer("rows", (Const(8), Const(64)), "float16", "shared", swizzle=128)
+    >>> [swizzled(128 * row + 16, rows) - 128 * row for row in range(4)]
+    [16, 0, 48, 32]
+    """
+    mask, above = swizzle_bits(b)
+    return at ^ (at >> above & mask)
+
+
+def swizzle_period(b: Buffer) -> int:
+    """Bytes after which a buffer's swizzle repeats; 1 where it has none."""
+    mask, above = swizzle_bits(b)
+    return mask + CHUNK << above if mask else 1
+
+
+def widest_swizzle(b: Buffer, most: int) -> int:
+    """The widest swizzle of at most so many bytes whose rows divide those of a buffer; 0 where none do."""
+    row = known_extents(b)[-1] * DTYPES[b.dtype].itemsize if b.shape and b.strides is None else 0
+    return next((n for n in SWIZZLES if row and n <= most and row % n == 0), 0)

@@ -11,15 +11,12 @@ from schedules.errors import AutotuneError
 from schedules.expr import Const, Expr
 from schedules.ir import (
     Alloc,
-    AllReduce,
-    Atomic,
     Block,
     Buffer,
     Loop,
     Nest,
     Seq,
     Stmt,
-    Store,
     blocks,
     const,
     kids,
@@ -27,7 +24,7 @@ from schedules.ir import (
     skew,
     walk,
 )
-from schedules.ir.exprs import expressions, places
+from schedules.ir.exprs import expressions, places, written
 from schedules.strides import flaw
 from schedules.te.open_sizes import OpenSize
 
@@ -96,9 +93,9 @@ def _flaws_of_strides(s: Stmt, params: tuple[Buffer, ...]) -> Iterator[str]:
     every = walk(s)
     buffers = (*params, *(x.buffer for x in every if isinstance(x, Alloc)))
     if strided := [b for b in buffers if b.strides is not None]:
-        written = {x.buffer for x in every if isinstance(x, (Store, AllReduce, Atomic))}
+        stored = {name for x in every for name in written(x)}
         for b in strided:
-            if wrong := _flaw(b, written):
+            if wrong := _flaw(b, stored):
                 yield f"buffer {b.name}: {wrong}"
 
 

@@ -21,10 +21,12 @@ import numpy as np
 
 from schedules import expr as E
 from schedules.expr import Expr
-from schedules.ir import Guard, Loop, Stmt, bound_to, walk
+from schedules.ir import Alloc, Buffer, Guard, Loop, Stmt, bound_to, walk
 from schedules.ir.grid import GridKernel, GridProgram
 from schedules.ir.interp import Action, Env, Thunk
 from schedules.ir.interp_grid import CheckedCompiler, GridMemory, GridRun, all_arrays
+from schedules.ir.lanes import LANE
+from schedules.ir.strides import swizzled
 
 SECTOR = 32  # bytes
 BANKS, BANK_BYTES = 32, 4
@@ -98,6 +100,7 @@ class _Watching(CheckedCompiler):
         self.registers: Counter[tuple[str, str]] = Counter()
         self.scopes: dict[str, tuple[str, int]] = {}
         self.side_by_side: frozenset[str] = frozenset()
+        self.swizzles: dict[str, Buffer] = {}
         self.warp = 32
 
     def begin(self, kernel: GridKernel, warp: int) -> None:
@@ -105,7 +108,9 @@ class _Watching(CheckedCompiler):
         loops = [x for x in walk(kernel.body) if isinstance(x, Loop)]
         own = {x.var for x in loops if bound_to(x, "threadIdx")}
         self.warp = warp
-        self.side_by_side = frozenset(own | {x.var for x in loops if x.kind == "vectorize"})
+        self.side_by_side = frozenset(own | {x.var for x in loops if x.kind == "vectorize"} | {LANE})
+        buffers = (x.buffer for x in walk(kernel.body) if isinstance(x, Alloc))
+        self.swizzles = {b.name: b for b in buffers if b.swizzle}
 
     def iteration(self, env: Env) -> tuple[int, ...]:
         """The iteration of the loops around, of those that are not done side by side."""
@@ -123,6 +128,8 @@ class _Watching(CheckedCompiler):
                 self.registers[kind, buffer] += 1
                 return
             offset = sum(i(env) * s for i, s in zip(at, array.strides, strict=True))
+            if buffer in self.swizzles:
+                offset = swizzled(offset, self.swizzles[buffer])
             self.requests[self.key((kind, buffer, what), env)].add(offset)
 
         return record

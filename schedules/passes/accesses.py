@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from schedules.expr import Expr
-from schedules.ir import Alloc, AllReduce, Atomic, Guard, Stmt, Store, walk, with_body
-from schedules.ir.exprs import accesses, loads
+from schedules.ir import Access, Alloc, Guard, Stmt, exprs, walk, with_body
+from schedules.ir.exprs import accesses, loads, places
 from schedules.loads import Indices, relocated
 
 
@@ -44,15 +43,16 @@ def moved(
     def f(e: Expr) -> Expr:
         return relocated(e, old, new, at)
 
+    def there(x: Access) -> Access:
+        return Access(new, at(x.indices)) if x.buffer == old else x
+
     def go(x: Stmt) -> Stmt:
         if not holds(x):
             return x
         if isinstance(x, Guard):
             return Guard(f(x.cond), go(x.body), x.speculative)
-        if not isinstance(x, (Store, AllReduce, Atomic)):
-            return with_body(x, go)
-        indices = tuple(map(f, x.indices))
-        x = replace(x, indices=indices, value=f(x.value))
-        return replace(x, buffer=new, indices=at(indices)) if x.buffer == old else x
+        if places(x):
+            x = exprs.moved(exprs.rewritten(x, f), there)
+        return with_body(x, go)
 
     return go(s)

@@ -4,6 +4,10 @@ another still reads, all threads wait for each other first.
 Statements of a block run in phases; a loop over its threads is one phase. A barrier is needed between two
 phases of which one writes and the other uses the same shared buffer, also from the end of a loop to its
 beginning.
+
+What is copied in the background is written where a thread awaits it, and all see it behind a barrier there. A
+copy only waits until what it overwrites was read. What is read between a copy and its wait is another version
+of the buffer (`schedules.passes.stages`).
 """
 
 from __future__ import annotations
@@ -13,30 +17,31 @@ from dataclasses import dataclass
 from schedules.errors import ScheduleError
 from schedules.ir import (
     Alloc,
-    AllReduce,
-    Atomic,
+    Await,
     Barrier,
+    Copy,
     Guard,
     Loop,
     Seq,
     Stmt,
-    Store,
     bound_to,
     in_order,
     seq,
     walk,
 )
-from schedules.ir.exprs import loads
+from schedules.ir.exprs import loads, written
 
 Names = frozenset[str]
 
 
 @dataclass(frozen=True)
 class _Pending:
-    """Shared buffers that were written or read since the last barrier."""
+    """Shared buffers that were written or read since the last barrier, and those that a statement begins to
+    copy to."""
 
     written: Names = frozenset()
     read: Names = frozenset()
+    begun: Names = frozenset()
 
     def __or__(self, other: _Pending) -> _Pending:
         return _Pending(self.written | other.written, self.read | other.read)
@@ -65,6 +70,8 @@ def _go(s: Stmt, before: _Pending, shared: Names) -> tuple[Stmt, _Pending]:
         _, once = _go(s.body, before, shared)
         body, after = _go(s.body, before | once, shared)
         return Loop(s.var, s.extent, body, s.kind, s.annotations), after | before
+    if isinstance(s, Await):
+        return seq(s, Barrier()), _Pending()
     if isinstance(s, Guard):
         body, after = _go(s.body, before, shared)
         return Guard(s.cond, body, s.speculative), after | before
@@ -75,13 +82,14 @@ def _go(s: Stmt, before: _Pending, shared: Names) -> tuple[Stmt, _Pending]:
                 "the other writes, and threads cannot wait there; put each into a loop of its own"
             )
     own = _uses(s, shared)
-    if own.read & before.written or own.written & (before.written | before.read):
-        return seq(Barrier(), s), own
+    if own.read & before.written or (own.written | own.begun) & (before.written | before.read):
+        before, s = _Pending(), seq(Barrier(), s)
     return s, before | own
 
 
 def _uses(s: Stmt, shared: Names) -> _Pending:
     every = walk(s)
-    written = frozenset(x.buffer for x in every if isinstance(x, (Store, AllReduce, Atomic)))
+    begun = frozenset(x.buffer for x in every if isinstance(x, Copy))
+    stored = frozenset(n for x in every if not isinstance(x, Copy) for n in written(x))
     read = frozenset(x.buffer for y in every for x in loads(y))
-    return _Pending(written & shared, read & shared)
+    return _Pending(stored & shared, read & shared, begun & shared)

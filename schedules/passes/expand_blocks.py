@@ -97,7 +97,7 @@ def _expand(b: Block, stores: Stmt, exact: bool = False) -> Stmt:
     start: list[Expr] = []
     for it, e in zip(b.iters, b.binds, strict=True):
         if it.kind == "spatial":
-            (spatial if not exact and _apart(b, it.var) else shared).extend(domain(it, e))
+            (spatial if not exact and is_apart(b, it.var) else shared).extend(domain(it, e))
         else:
             reduce += domain(it, e)
             start.append(E.compare("==", e, 0))
@@ -110,7 +110,7 @@ def _expand(b: Block, stores: Stmt, exact: bool = False) -> Stmt:
     return _guard(E.all_of(*shared), _guard(E.all_of(*spatial), seq(*parts), speculative=True))
 
 
-def _apart(b: Block, axis: str) -> bool:
+def is_apart(b: Block, axis: str) -> bool:
     """Whether an axis has indices of its own in all that a block writes. Where it shares one, as i and j in
     ``C[4 * i + j]``, j = 4 is where another i writes. Where terms go to places of their own, none has."""
     axes = {i.var for i in b.iters}

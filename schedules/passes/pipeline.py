@@ -11,6 +11,7 @@ from schedules.ir import Block, Nest, Stmt, blocks, size_ranges
 from schedules.ir.carried import carried_buffers
 from schedules.ir.nest import reads
 from schedules.passes.align_streamed_tiles import align_streamed_tiles
+from schedules.passes.background import in_background
 from schedules.passes.by_sizes import by_sizes
 from schedules.passes.compact import compact
 from schedules.passes.drop_harmless_guards import drop_harmless_guards
@@ -68,7 +69,7 @@ def shared(nest: Nest) -> Passes:
         # Only the rest of whole tiles has guards on lanes now.
         *(few if ranges else []),
         # Selects that partition could not decide.
-        ("unswitch", unswitch),
+        ("unswitch", lambda s: unswitch(s, in_background(nest))),
         *followed,
         # Last, because it makes extents depend on outer loops.
         ("tighten_bounds", tighten_bounds),
@@ -105,8 +106,8 @@ def for_cpus(nest: Nest, tails: bool = False) -> Passes:
 
 def for_grids(nest: Nest) -> Passes:
     """The passes for all kernels together. `schedules.passes.simt` goes on with each kernel."""
-    # Local buffers become registers anyway.
-    dtypes = {b.name: b.dtype for b in nest.buffers if b.scope != "local"}
+    # These become registers anyway.
+    dtypes = {b.name: b.dtype for b in nest.buffers if b.scope not in ("local", "fragment")}
     return [*shared(nest), ("storage_align", storage_align), ("promote", lambda s: promote(s, dtypes))]
 
 

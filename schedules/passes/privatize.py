@@ -33,11 +33,12 @@ class _Access:
 
 
 def privatize(s: Stmt, ranges: Ranges) -> Stmt:
-    """``s`` with every local buffer outside of loops over threads made one thread's own. ``ranges``: of the
+    """``s`` with every local buffer outside of loops over threads made one thread's own, and every fragment
+    outside of loops over warps one warp's. ``ranges``: of the
     variables around ``s``. Raises ScheduleError if a thread needs another's element."""
     inner = inside(s, ranges) if isinstance(s, Loop) else ranges
     s = with_body(s, lambda x: privatize(x, inner))
-    if isinstance(s, Alloc) and s.buffer.scope == "local" and _holds_threads(s.body):
+    if isinstance(s, Alloc) and s.buffer.scope in ("local", "fragment") and _holds_threads(s.body):
         return _private(s, inner)
     return s
 
@@ -146,7 +147,7 @@ def _apart(places: list[tuple[Expr, Ranges]], threads: frozenset[str]) -> bool:
     first = min(_int(rest) for _, rest, _ in forms)
     own = {_int(c) for terms, _, _ in forms for atom, c in terms.items() if not _names(atom, threads)}
     digits = sorted(own | {1}, reverse=True)
-    most: dict[tuple[int, bool], int] = {}  # by (coefficient, whether it is that of a thread)
+    every: list[dict[tuple[int, bool], int]] = []  # by (coefficient, whether it is that of a thread)
     for terms, rest, ranges in forms:
         steps = {(c, False): n for c, n in _split(_int(rest) - first, digits).items()}
         for atom, c in terms.items():
@@ -155,13 +156,13 @@ def _apart(places: list[tuple[Expr, Ranges]], threads: frozenset[str]) -> bool:
                 return False
             key = abs(int(c.value)), _names(atom, threads)
             steps[key] = steps.get(key, 0) + span[1] - span[0]
-        most.update({k: max(n, most.get(k, 0)) for k, n in steps.items()})
-    below = 0
-    for _, group in groupby(sorted(k for k, n in most.items() if n), key=lambda k: k[1]):
+        every.append(steps)
+    below = [0] * len(every)
+    for _, group in groupby(sorted({k for x in every for k, n in x.items() if n}), key=lambda k: k[1]):
         keys = list(group)
-        if below >= math.gcd(*(c for c, _ in keys)):
+        if max(below) >= math.gcd(*(c for c, _ in keys)):
             return False
-        below += sum(k[0] * most[k] for k in keys)
+        below = [b + sum(k[0] * x.get(k, 0) for k in keys) for b, x in zip(below, every, strict=True)]
     return True
 
 
@@ -182,6 +183,11 @@ def _int(e: Expr) -> int:
 
 
 def _shared(b: Buffer, index: Expr) -> ScheduleError:
+    if b.scope == "fragment":
+        return ScheduleError(
+            f"fragment {b.name}: at {E.show(index)} a warp uses another warp's element; cut loops over warps "
+            "alike wherever it is used, or use scope shared"
+        )
     return ScheduleError(
         f"buffer {b.name}: at {E.show(index)} a thread uses another thread's element, but the scope is "
         "local; use scope shared"

@@ -9,6 +9,7 @@ from schedules import expr as E
 from schedules.expr import Const, Expr
 from schedules.ir import (
     Alloc,
+    Copy,
     Guard,
     Loop,
     Seq,
@@ -17,7 +18,7 @@ from schedules.ir import (
     const,
     seq,
 )
-from schedules.ir.exprs import substitute
+from schedules.ir.exprs import rewritten, substitute
 
 Ranges = dict[str, affine.Range]
 
@@ -74,4 +75,6 @@ def _go(s: Stmt, ranges: Ranges) -> Stmt | None:
         case Store(buffer=name, indices=ix, value=value, update=update):
             ix = tuple(affine.simplify(i, ranges) for i in ix)
             return Store(name, ix, affine.simplify(value, ranges), update)
+        case Copy():
+            return rewritten(s, lambda e: affine.simplify(e, ranges))
     return s

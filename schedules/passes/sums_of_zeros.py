@@ -21,7 +21,7 @@ from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
 from schedules.ir import Block, Iter, Loop, Nest, Stmt, blocks, loops_around, walk, with_body
 from schedules.ir.nest import bound, writers
-from schedules.ir.regions import dense
+from schedules.ir.regions import dense, span
 
 # Most steps beyond the end of a sum that are asked one by one: fewer than the terms of an instruction.
 MOST_STEPS = 64
@@ -110,7 +110,9 @@ class _Beyond:
         for w in writers(self.nest, x.buffer):
             loops = loops_around(w, self.nest.body)
             own = {s.var: s.extent for s in loops if id(s) not in around}
-            if len(own) < len(loops) and not all(_is_whole(w, k, own) for k in along):
+            if len(own) < len(loops) and not all(self._has(w, own, x, k) for k in along):
+                return False
+            if (behind := self._copied(w, x)) is not None and not self.inside(behind):
                 return False
         # Along an open dimension a load stays where it is before ``var`` ends, unless the two have to do with
         # each other.
@@ -122,6 +124,38 @@ class _Beyond:
             if at is None or not isinstance(n, Const) or at[0] < 0 or at[1] >= n.value:
                 return False
         return True
+
+    def _has(self, w: Block, own: Mapping[str, Expr], x: Load, dim: int) -> bool:
+        """Whether what ``w`` writes in its ``own`` loops is all of a dimension, or, of memory on a GPU's
+        chip, all that is read there, beyond the end of the sum too. Loops write every element between the
+        first and the last."""
+        if _is_whole(w, dim, own):
+            return True
+        if self.nest.buffer(x.buffer).scope not in ("shared", "fragment"):
+            return False
+        mine = {id(s) for s in loops_around(w, self.nest.body)}
+        inner = {s.var: s.extent for s in loops_around(self.b, self.nest.body) if id(s) not in mine}
+        made, needed = (
+            span(bound(w, w.writes[0].indices[dim]), own),
+            span(bound(self.b, x.indices[dim]), inner),
+        )
+        if made is None or needed is None:
+            return False
+        around = {s.var: r for s in loops_around(w, self.nest.body) if (r := _range(s.extent)) is not None}
+        apart, more = (affine.simplify(p - q, around) for p, q in zip(needed, made, strict=True))
+        return apart == Const(0) and isinstance(more, Const) and more.value <= 0
+
+    def _copied(self, w: Block, x: Load) -> Load | None:
+        """What a copy on a GPU's chip has at a place that is read, where it is an element of another such
+        copy."""
+        value, places = w.values[0], w.writes[0].indices
+        if w.reducer is not None or w.where or len(w.values) != 1 or not isinstance(value, Load):
+            return None
+        if self.nest.buffer(x.buffer).scope != "fragment" or value.buffer in self.nest.params:
+            return None
+        to = {i.name: j for i, j in zip(places, x.indices, strict=True) if isinstance(i, Var)}
+        at = tuple(E.substitute(i, to) for i in value.indices)
+        return Load(value.buffer, at, value.dtype) if len(to) == len(places) else None
 
     def is_zero(self, e: Expr) -> bool:
         """Whether a term is 0 in all of them, whatever is stored."""
@@ -143,6 +177,8 @@ class _Beyond:
         if x.buffer in self.nest.params or len(made) != 1:
             return None
         (copy,) = made
+        if (behind := self._copied(copy, x)) is not None:
+            return self.stored(behind)
         if copy.reducer is not None or copy.where or len(copy.writes) != 1:
             return None
         at = copy.writes[0].indices

@@ -11,9 +11,10 @@ from schedules.ir.strides import known_strides
 Strides = Mapping[str, tuple[int, ...]]
 
 
-def tensorize(s: Stmt, params: tuple[Buffer, ...], tails: bool = False) -> Stmt:
-    """``s`` with every marked loop as its instruction. A copy of it that is a tail stays a loop. Raises
-    NoMatch where none of the loops marked with an instruction is it, unless all of them may be ``tails``."""
+def tensorize(s: Stmt, params: tuple[Buffer, ...], tails: bool = False, grid: bool = False) -> Stmt:
+    """``s`` with every marked loop as its instruction; in a ``grid`` those that the lanes of a warp do
+    together. A copy of it that is a tail stays a loop. Raises NoMatch where none of the loops marked with an
+    instruction is it, unless all of them may be ``tails``."""
     made: set[str] = set()
     refused: dict[str, NoMatch] = {}
 
@@ -21,7 +22,7 @@ def tensorize(s: Stmt, params: tuple[Buffer, ...], tails: bool = False) -> Stmt:
         if isinstance(x, Alloc):
             inner = {**strides, x.buffer.name: known_strides(x.buffer)}
             return with_body(x, lambda y: go(y, inner))
-        if isinstance(x, Loop) and (ins := x.instruction) is not None:
+        if isinstance(x, Loop) and (ins := x.instruction) is not None and (ins.threads > 1 or not grid):
             try:
                 found = Intrinsic(ins, match(x, ins, strides), x)
             except NoMatch as err:

@@ -8,6 +8,7 @@ all tiles except the last, or those on no border.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from schedules import affine
@@ -17,15 +18,16 @@ from schedules.ir import Guard, Loop, Stmt, Store, seq, with_body
 from schedules.passes.simplify import Ranges, loop_range
 
 
-def unswitch(s: Stmt) -> Stmt:
-    """``s`` with every nest of loops around a single store of such a select split in two."""
-    found = _choice(s, {}) if isinstance(s, Loop) else None
+def unswitch(s: Stmt, but: Collection[str] = ()) -> Stmt:
+    """``s`` with every nest of loops around a single store of such a select split in two, ``but`` where it
+    stores to one of these buffers."""
+    found = _choice(s, {}, but) if isinstance(s, Loop) else None
     if found is None:
-        return with_body(s, unswitch)
+        return with_body(s, lambda x: unswitch(x, but))
     choice, inside = found
     always = _always(choice.cond, inside)
     if isinstance(always, Const):  # this loop would have to be split, but an inner one may not
-        return with_body(s, unswitch)
+        return with_body(s, lambda x: unswitch(x, but))
     if always == choice.cond:
         return _split(s, choice)
     return seq(Guard(always, _store(s, choice.a)), Guard(Logic("not", (always,)), _rows(s)))
@@ -48,14 +50,14 @@ def _split(s: Stmt, choice: Select) -> Stmt:
     return seq(there, Guard(Logic("not", (choice.cond,)), _store(s, choice.b)))
 
 
-def _choice(s: Stmt, inside: Ranges) -> tuple[Select, Ranges] | None:
-    """(the select that a perfect nest stores, ranges of its loops), if its condition loads nothing; else
-    None."""
+def _choice(s: Stmt, inside: Ranges, but: Collection[str] = ()) -> tuple[Select, Ranges] | None:
+    """(the select that a perfect nest stores, ranges of its loops), if its condition loads nothing and it is
+    stored elsewhere ``but`` in these buffers; else None."""
     match s:
         case Loop(kind="serial" | "unroll" | "vectorize", var=v, extent=n, body=b):
             r = loop_range(n, inside)
-            return None if r is None else _choice(b, inside | {v: r})
-        case Store(value=Select(cond=c) as choice) if not E.loads(c):
+            return None if r is None else _choice(b, inside | {v: r}, but)
+        case Store(buffer=to, value=Select(cond=c) as choice) if to not in but and not E.loads(c):
             return choice, inside
     return None
 

@@ -25,7 +25,7 @@ from schedules.primitives.fuse import Fuse
 from schedules.primitives.inline import Inline
 from schedules.primitives.merge_axes import MergeAxes
 from schedules.primitives.merge_dims import MergeDims
-from schedules.primitives.online import Online
+from schedules.primitives.online import Online, OnlineRounded
 from schedules.primitives.pack import Pack
 from schedules.primitives.parallel import Parallel
 from schedules.primitives.partition import Partition
@@ -108,6 +108,7 @@ class Methods(ABC):
     merge_axes = _method(MergeAxes, MergeAxes.of)
     merge_dims = _method(MergeDims, MergeDims)
     online = _method(Online, Online.of)
+    online_rounded = _method(OnlineRounded, OnlineRounded.of)
     pack = _method(Pack, Pack.of)
     parallel = _method(Parallel, Parallel)
     partition = _method(Partition, Partition)

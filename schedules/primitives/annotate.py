@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from schedules.ir import Nest, bound_to
 from schedules.ir.nest import block_names, find_block, find_loop, mark
+from schedules.ir.strides import SWIZZLES
 from schedules.model import Target
 from schedules.primitives.base import Factor, Primitive
 
@@ -25,16 +27,20 @@ HINTS = {  # {hint: "what it is of: what it says"}
     "stages": "loop: on a GPU, so many iterations' copies to shared memory lie there at a time, and are "
     "begun so many iterations less one before they are read",
     "async": "block that copies to shared memory: on a GPU, 1 copies in the background, without registers",
-    "swizzle": "block: bytes of a row of the shared buffer that it writes, whose chunks of 16 bytes change "
-    "places from row to row, against bank conflicts",
+    "swizzle": "block: in rows of the shared buffer that it writes, chunks of 16 bytes change places within "
+    "at most so many bytes, from row to row, against bank conflicts",
     "pad": "block: elements added to the rows of the shared buffer that it writes, against bank conflicts",
+    "load_cache": "block: on an NVIDIA GPU, which caches hold what it reads of arrays in global memory: 1 all; "
+    "2 that of all processors; 3 that one, which it leaves first; 0 has the compiler choose",
+    "store_cache": "block: on an NVIDIA GPU, which caches hold what it writes to arrays in global memory, as "
+    "load_cache has it",
     "masked": "block whose terms go to places of their own: on a CPU, 1 computes a term that a condition "
     "leaves out as one that changes nothing, at place 0, in place of a branch that is hard to foretell",
     "nontemporal": "block: 1 writes its outputs around the caches, where nothing reads them; 2 also moves "
     "tiles to where the lines of memory begin",
 }
 # {hint: allowed values}. Traces may come from anyone, and code is generated from these values.
-VALUES = {
+VALUES: dict[str, Sequence[int]] = {
     "chunk": range(1, 1 << 31),
     "prefetch": range(1 << 16),
     "prefetch_bytes": range(1 << 20),
@@ -44,11 +50,21 @@ VALUES = {
     "min_blocks": range(1, 33),
     "stages": range(1, 9),
     "async": range(2),
-    "swizzle": range(0, 129, 32),
+    "swizzle": (0, *sorted(SWIZZLES)),
     "pad": range(1 << 10),
+    "load_cache": range(4),
+    "store_cache": range(4),
     "masked": range(2),
     "nontemporal": range(3),
 }
+
+
+def values(hint: str) -> str:
+    """The values of a hint in words."""
+    known = VALUES[hint]
+    if isinstance(known, range):
+        return f"{known.start} to {known.stop - 1}"
+    return f"{', '.join(map(str, known[:-1]))} or {known[-1]}"
 
 
 @dataclass(frozen=True)
@@ -75,8 +91,8 @@ class Annotate(Primitive[None]):
     def check(self, nest: Nest, target: Target | None = None) -> None:
         if self.key not in HINTS:
             raise self.refused(f"unknown hint {self.key!r}; known: {', '.join(HINTS)}")
-        if isinstance(self.value, int) and self.value not in (known := VALUES[self.key]):
-            raise self.refused(f"{self.key} is {known.start} to {known.stop - 1}, not {self.value}")
+        if isinstance(self.value, int) and self.value not in VALUES[self.key]:
+            raise self.refused(f"{self.key} is {values(self.key)}, not {self.value}")
         loop = None if self.where in block_names(nest) else find_loop(nest, self.where)
         if self.key == "min_blocks" and (loop is None or not bound_to(loop, "blockIdx")):
             raise self.refused("min_blocks needs a loop that is bound to blockIdx")

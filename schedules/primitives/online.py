@@ -77,6 +77,7 @@ class Online(Primitive[str]):
     """
 
     name: ClassVar[str] = "online"
+    rounded: ClassVar[bool] = False
     block: str
     sums: tuple[str, ...]
     size: int | E.Hole
@@ -163,7 +164,13 @@ class Online(Primitive[str]):
             row = dict(zip((i.var for i in m.iters if i.kind == "spatial"), at.indices, strict=True))
             of = E.substitute(_written_out(nest, m.values[which]), {**row, k.var: Var(j.var)})
             if k.extent == j.extent:
-                p = degree(value, at, of, lambda x: isinstance(x, Load) and x.buffer in relative)
+                p = degree(
+                    value,
+                    at,
+                    of,
+                    lambda x: isinstance(x, Load) and x.buffer in relative,
+                    rounded=self.rounded,
+                )
         if p is None:
             raise self.refused(
                 f"the terms of {b.name}, {E.show(value)[:80]}, are not proved to be products of exp(x - "
@@ -267,6 +274,22 @@ class Online(Primitive[str]):
         if parent is None:
             return replace(nest, body=new)
         return replace_stmt(nest, parent, replace(parent, body=new))
+
+
+@dataclass(frozen=True)
+class OnlineRounded(Online):
+    """As `Online`, where the terms may be rounded to fewer bits: each is then rounded relative to the maximum
+    so far, and no longer to the final one. That is as exact, within the rounding of each term: the dtype must
+    have as many exponents, as bfloat16 has those of float32.
+
+    >>> t = at.Schedule(at.ops.workload("attention", {"heads": 1, "seq": 64, "dim": 8}, "bfloat16").dag)
+    >>> t.inline("scores")
+    >>> t.online_rounded("row_max", ["row_sum", "mixed"], 16)
+    'row_max_part'
+    """
+
+    name: ClassVar[str] = "online_rounded"
+    rounded: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)

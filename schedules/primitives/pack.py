@@ -41,7 +41,8 @@ class Pack(Primitive[list[str]]):
     ``tiles``: for each dimension the tile size, or 0 to leave the dimension whole. The new dimensions are
     first one for each old dimension (its number of tiles, or its extent), then the tile sizes in order.
     ``order`` permutes them, outermost first. ``pack(B_global, [0, 16], [1, 0, 2])`` of B[k, n] gives
-    ``B_global[n // 16, k, n % 16]``: the panels of a packed matrix multiplication.
+    ``B_global[n // 16, k, n % 16]``: the panels of a packed matrix multiplication. An empty ``order`` leaves
+    the dimensions as they are, and only pads them: ``pack(B_global, [0, 16], [])`` gives ``B_global[k, n]``.
 
     Legal for a buffer made by `CacheRead` or `CacheReadOffset` whose copy still has its own plain loops,
     which hold nothing else. Cost: the copy gathers, and the consumer then reads with unit stride. Loops of
@@ -66,11 +67,13 @@ class Pack(Primitive[list[str]]):
         return cls(buffer, as_tuple(tiles), as_tuple(order))
 
     def result(self) -> list[str]:
-        return [f"{self.buffer}_p{d}" for d in range(len(self.order))]
+        return [f"{self.buffer}_p{d}" for d in range(len(self.order or self.tiles))]
 
     def sentence(self) -> str:
         tiled = ", ".join(f"dimension {d} by {t}" for d, t in enumerate(self.tiles) if t != 0)
         order = ", ".join(map(str, self.order))
+        if not self.order:
+            return f"Pad `{self.buffer}` with zeros to whole tiles ({tiled or 'none'})."
         return (
             f"Store `{self.buffer}` in tiles ({tiled or 'none'}), its dimensions in the order {order}, "
             "padded with zeros."
@@ -88,13 +91,15 @@ class Pack(Primitive[list[str]]):
             raise self.refused(f"tile sizes {list(self.tiles)} must be >= 0")
         require_extent(max((t for t in self.tiles if isinstance(t, int)), default=0), f"pack {self.buffer}")
         require_new(nest, tuple(self.result()), f"pack {self.buffer}")
-        n = rank + sum(t != 0 for t in self.tiles)
+        n = rank + sum(t != 0 for t in self.tiles) if self.order else 0
         if sorted(self.order) != list(range(n)):
             raise self.refused(f"order {list(self.order)} is not a permutation of 0..{n - 1}")
 
     def _index(self, shape: tuple[Expr, ...], at: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """Packed indices of an element of a buffer with this shape. A dimension within one tile is not
         divided: the proof that it is may need what holes are."""
+        if not self.order:
+            return at
         extents = zip(shape, self.tiles, strict=True)
         within = [isinstance(t, int) and (size := const(n)) is not None and size <= t for n, t in extents]
         each = list(zip(at, self.tiles, within, strict=True))
@@ -112,19 +117,20 @@ class Pack(Primitive[list[str]]):
         ]
         inner = [as_expr(t) for t in self.tiles if t != 0]
         shape = tuple((outer + inner)[o] for o in self.order)
+        if not self.order:
+            shape = tuple(n if t == 0 else n * as_expr(t) for n, t in zip(outer, self.tiles, strict=True))
         iters = tuple(Iter(f"p{d}", n, "spatial") for d, n in enumerate(shape))
-        place = {o: Var(iters[d].var) for d, o in enumerate(self.order)}
+        place = {o: Var(iters[d].var) for d, o in enumerate(self.order or range(len(shape)))}
         at: list[Expr] = []
         conds: list[Expr] = []
         n_inner = len(old.shape)
         for d, (n, t) in enumerate(zip(old.shape, self.tiles, strict=True)):
-            if t == 0:
-                at.append(place[d])
-                continue
-            i = place[d] * as_expr(t) + place[n_inner]
-            n_inner += 1
+            i: Expr = place[d]
+            if t != 0 and self.order:
+                i = i * as_expr(t) + place[n_inner]
+                n_inner += 1
             at.append(i)
-            conds.append(i < n)
+            conds += [i < n] if t != 0 else []
         value = E.substitute(src, dict(zip((i.var for i in copy.iters), at, strict=True)))
         zero = Const(0.0 if E.is_float(old.dtype) else 0, old.dtype)
         new = Block(

@@ -18,6 +18,7 @@ from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Hole
+from schedules.gpu_architectures import features
 from schedules.instructions import Instruction
 from schedules.ir import Block, Loop, walk
 from schedules.ir.nest import find_block, loops_of, subtree_of, vars_bound
@@ -61,6 +62,8 @@ class SketchBuilder:
         self.done: set[str] = set()  # blocks that a rule has scheduled
         self.roots: set[str] = set()  # blocks that stay stages of their own
         self.windows: set[str] = set()  # reductions of windows whose lanes are outputs
+        self.products: set[str] = set()  # windows that became products of matrices
+        self.windows_of_taps: set[str] = set()  # those that might have
         self.copies: set[str] = set()  # copies of operands that are still to be packed
         self.nested: dict[str, tuple[str, ...]] = {}  # {reduction: it and those in it, outermost first}
         self.window_products: dict[str, tuple[str, str]] = {}  # {product: what it reads, the windows behind}
@@ -185,7 +188,7 @@ class SketchBuilder:
 
     def runs(self, ins: Instruction) -> bool:
         """Whether the target has an instruction, and none that is better for the same."""
-        return ins.offered(self.target.features)
+        return ins.offered(features(self.target))
 
     def lanes_of(self, dtype: str) -> int:
         """Elements of ``dtype`` in a vector register."""

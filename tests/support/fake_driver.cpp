@@ -22,6 +22,7 @@ typedef unsigned long long Ptr;
 enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NOT_FOUND = 500, BAD_IMAGE = 200, NO_CONTEXT = 201, BAD_HANDLE = 400, FAULT = 719,
   UNSUPPORTED = 900, INVALIDATED = 901 };
 
+static const int ALWAYS_SHARED = 49152, OPT_IN = 232448;  // bytes of a block
 static std::map<Ptr, size_t> memory;
 static int gpu, other_gpu;  // their addresses stand for the primary contexts
 static thread_local std::vector<void *> contexts;  // of the thread; the last one is current
@@ -35,7 +36,7 @@ static std::map<void *, Capture> captures;
 struct Graph { void *context; Work work; };
 
 struct Module { void *context, *library; };
-struct Function { void *context, *kernel; int arrays; R (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **); };
+struct Function { void *context, *kernel; int arrays; unsigned may_share; R (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **); };
 struct Event { void *context; double at; };
 
 static void note(const char *what, long long a = 0, long long b = 0) {
@@ -115,14 +116,22 @@ R cuModuleGetFunction(void **f, void *m, const char *name) {
   void *library = ((Module *)m)->library, *kernel = dlsym(library, (std::string("at_") + name).c_str());
   if (!kernel) return NOT_FOUND;
   auto arrays = (const int *)dlsym(library, (std::string("at_") + name + "_count").c_str());
-  *f = new Function{((Module *)m)->context, kernel, arrays ? *arrays : 0, (decltype(Function::launch))dlsym(library, "at_cuLaunchKernel")};
+  *f = new Function{((Module *)m)->context, kernel, arrays ? *arrays : 0, ALWAYS_SHARED, (decltype(Function::launch))dlsym(library, "at_cuLaunchKernel")};
   return OK;
 }
 R cuFuncSetBlockShape(void *, int, int, int) { return state(); }
+R cuFuncSetAttribute(void *f, int which, int v) {  // MAX_DYNAMIC_SHARED_SIZE_BYTES
+  if (R bad = state()) return bad;
+  if (which != 8 || v < 0 || v > OPT_IN) return INVALID;
+  note("share", v);
+  ((Function *)f)->may_share = v;
+  return OK;
+}
 R cuFuncGetAttribute(int *v, int, void *) { *v = 0; return OK; }
 R cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                  void *stream, void **params, void **extra) {
   if (R bad = state_for(((Function *)f)->context)) return bad;
+  if (shared > ((Function *)f)->may_share) return INVALID;
   note(capture_of(stream) ? "record_launch" : "launch", (long long)stream, gx);
   void *places[64];
   if (!params) {  // packed end to end, as PyCUDA does: all of ours are pointers
@@ -146,6 +155,40 @@ R cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, un
   }
   if (x->launch(x->kernel, gx, gy, gz, bx, by, bz, shared, stream, params, 0)) fault = FAULT;
   return OK;  // a GPU's fault is met later
+}
+struct Attribute { int id; char pad[4]; unsigned x, y, z; char rest[52]; };
+struct Config { unsigned g[3], b[3], shared; void *stream; Attribute *attributes; unsigned count; };
+static_assert(sizeof(Attribute) == 72 && sizeof(Config) == 56, "CUlaunchAttribute and CUlaunchConfig");
+R cuLaunchKernelEx(const Config *c, void *f, void **params, void **extra) {
+  for (unsigned i = 0; i < c->count; ++i) {
+    const Attribute &a = c->attributes[i];
+    if (a.id != 4 || !a.x || !a.y || !a.z || a.x * a.y * a.z > 8) return INVALID;  // a cluster that is portable
+    if (c->g[0] % a.x || c->g[1] % a.y || c->g[2] % a.z) return INVALID;
+    note("cluster", a.x, a.y * a.z);
+  }
+  return cuLaunchKernel(f, c->g[0], c->g[1], c->g[2], c->b[0], c->b[1], c->b[2], c->shared, c->stream, params, extra);
+}
+// A tensor map holds what it was encoded from: address, dtype, rank, swizzle, then dimensions and boxes, inner ones first.
+R cuTensorMapEncodeTiled(Ptr *map, int dtype, unsigned rank, Ptr address, const Ptr *dims, const Ptr *strides, const unsigned *box,
+                         const unsigned *steps, int interleave, int swizzle, int, int) {
+  static const int sizes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2};
+  if ((uintptr_t)map % 64 || address % 16 || rank < 1 || rank > 5 || dtype < 0 || dtype > 9 || interleave || swizzle < 0 || swizzle > 3) return INVALID;
+  unsigned row = box[0] * sizes[dtype];
+  if (row % 16 || (swizzle && row > 16u << swizzle)) return INVALID;
+  Ptr made[16] = {address, (Ptr)dtype, rank, (Ptr)swizzle};
+  for (unsigned i = 0; i < rank; ++i) {
+    if (!dims[i] || box[i] < 1 || box[i] > 256 || steps[i] != 1 || (i && strides[i - 1] % 16)) return INVALID;
+    made[4 + i] = dims[i], made[10 + i] = box[i];
+  }
+  made[9] = rank > 1 ? strides[0] : 0;
+  memcpy(map, made, sizeof made);
+  note("encode", rank, swizzle);
+  return OK;
+}
+R cuTensorMapReplaceAddress(Ptr *map, Ptr address) {
+  if ((uintptr_t)map % 64 || address % 16) return INVALID;
+  map[0] = address;
+  return OK;
 }
 R cuMemAlloc_v2(Ptr *p, size_t n) {
   if (R bad = state()) return bad;

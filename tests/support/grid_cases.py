@@ -139,3 +139,16 @@ def workload_case(op: str, params: dict[str, object]) -> Case:
     rng = np.random.default_rng(1)
     inputs = tuple(rng.integers(-3, 4, t.shape).astype(t.dtype) for t in workload.dag.inputs)
     return Case(workload.dag, inputs, tuple(ops.reference(workload, list(inputs))))
+
+
+def turned(columns: int) -> tuple[np.ndarray, GridProgram]:
+    """Rows of 64 by so many are read backwards from the memory that the threads of a block share."""
+    x = te.placeholder((2, 64, columns), "float32", "x")
+    s = Schedule(te.dag([x, te.compute(x.shape, lambda i, j, k: x[i, 63 - j, columns - 1 - k], "y")]))
+    s.cache_read("y", "x", "shared")
+    block, row, _ = s.loops("y")
+    s.bind(block, "blockIdx.x")
+    s.bind(row, "threadIdx.x")
+    s.compute_at("x_shared", block)
+    s.bind(s.loops("x_shared")[-2], "threadIdx.x")
+    return np.arange(2 * 64 * columns, dtype="f4").reshape(x.shape), lower_simt(s.nest)

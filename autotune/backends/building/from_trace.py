@@ -13,9 +13,10 @@ from schedules import affine, ir
 from schedules import expr as E
 from schedules.constants import split_constants
 from schedules.errors import ScheduleError
+from schedules.gpu_architectures import STATIC_SHARED, features, shared_room
 from schedules.ir import LoweredFunc
 from schedules.ir.arguments import arguments
-from schedules.ir.grid import GridKernel, GridProgram
+from schedules.ir.grid import GridKernel, GridProgram, shared_places
 from schedules.model import Target, Trace
 from schedules.open_program import lower_parts, parts_of
 from schedules.passes.lower import lower
@@ -96,7 +97,7 @@ def grid_program(dag: ComputeDAG, trace: Trace, target: Target) -> GridProgram:
     _check_forwards(dag)
     _check_length(trace)
     with within_recursion():
-        program = lower_simt(Schedule.replay(dag, trace, target).nest)
+        program = lower_simt(Schedule.replay(dag, trace, target).nest, features(target))
     for kernel in program.kernels:
         blocks = {x.var: (0, (ir.const(x.extent) or 1) - 1) for x in kernel.blocks}
         _check_iterations(dag, prod(kernel.grid) * iterations(kernel.body, blocks))
@@ -106,9 +107,11 @@ def grid_program(dag: ComputeDAG, trace: Trace, target: Target) -> GridProgram:
 
 
 def _check_shared(kernel: GridKernel, target: Target) -> None:
-    held = (x.buffer for x in ir.walk(kernel.body) if isinstance(x, ir.Alloc))
-    shared = sum(ir.nbytes(b) for b in held if b.scope == "shared")
-    room = target.limit("shared_bytes", 48 << 10)
+    held = [x.buffer for x in ir.walk(kernel.body) if isinstance(x, ir.Alloc) and x.buffer.scope == "shared"]
+    shared = sum(map(ir.nbytes, held))
+    if shared > STATIC_SHARED:
+        _, shared = shared_places(held)
+    room = shared_room(target)
     if shared > room:
         raise ScheduleError(
             f"{kernel.name} keeps {_about(shared)} bytes that threads share, of which {target.arch} "

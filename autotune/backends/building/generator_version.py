@@ -40,7 +40,7 @@ def this_machine() -> dict[str, str | int]:
 def _sources(folder: Traversable, prefix: str) -> list[tuple[str, bytes]]:
     found: list[tuple[str, bytes]] = []
     for item in sorted(folder.iterdir(), key=lambda x: x.name):
-        if item.name.endswith((".py", ".h")):
+        if item.name.endswith((".py", ".h", ".cpp")):
             found.append((f"{prefix}/{item.name}", item.read_bytes()))
         elif item.name != "__pycache__" and item.is_dir():
             found += _sources(item, f"{prefix}/{item.name}")

@@ -19,13 +19,19 @@ import numpy as np
 
 from autotune.backends.drivers import nvml
 from autotune.backends.drivers.protocol import FLUSH, DeviceError, Memory
-from autotune.codegen.grid_code import GridCode
+from autotune.codegen.grid_code import GridCode, Launch, TensorMap
 from autotune.codegen.runtime import launcher
 from autotune.errors import CompileError
 from autotune.platform.machine import driver_library
+from schedules.dtypes import DTYPES
+from schedules.gpu_architectures import STATIC_SHARED
 
 AHEAD = 16  # timed runs that are under way together
 CODE_FOR = 13000  # the driver interface that machine code of NVRTC 13 needs
+SOMEWHERE = 1 << 20  # an address that tensor maps are encoded with
+# CUtensorMapDataType by bytes of an element: copies need no more. CUtensorMapSwizzle by its place.
+ELEMENTS = {1: 0, 2: 1, 4: 2, 8: 4}
+SWIZZLES, L2_PROMOTION = (0, 32, 64, 128), 2  # to 128 bytes
 ELSEWHERE = (201, 400)  # the driver's words where no context is current, and where that of another GPU is
 
 
@@ -95,6 +101,36 @@ def limits(attribute: Callable[[str], int]) -> dict[str, int]:
     return {name: n for name, n in found.items() if n > 0}
 
 
+def refused_shared(x: Launch, why: str) -> str:
+    """What to say where a device does not give a block the memory that a launch asks for."""
+    return f"{x.kernel} asks for {x.shared} bytes that threads share, and the device refused: {why}"
+
+
+def _address(library: ctypes.CDLL, name: str) -> int:
+    """Where a function of the driver is; 0 where it has none of this name."""
+    found = getattr(library, name, None)
+    return 0 if found is None else ctypes.cast(found, ctypes.c_void_p).value or 0
+
+
+def _encoded(library: ctypes.CDLL, m: TensorMap) -> bytes:
+    """A tensor map as the driver writes it, of an array at some address. The driver is called directly, with
+    the memory at a multiple of 64 that it needs. Raises CompileError."""
+    item, rank = DTYPES[m.dtype].itemsize, len(m.shape)
+    held = (ctypes.c_ubyte * 192)()
+    own = -(-ctypes.addressof(held) // 64) * 64
+    shape, box = reversed(m.shape), reversed(m.box)
+    strides = [n * item for n in reversed(m.strides[:-1])]
+    status = library.cuTensorMapEncodeTiled(
+        ctypes.c_void_p(own), ELEMENTS[item], rank, ctypes.c_void_p(SOMEWHERE),
+        (ctypes.c_uint64 * rank)(*shape), (ctypes.c_uint64 * rank)(*strides),
+        (ctypes.c_uint32 * rank)(*box), (ctypes.c_uint32 * rank)(*[1] * rank),
+        0, SWIZZLES.index(m.swizzle), L2_PROMOTION, 0,
+    )  # fmt: skip
+    if status:
+        raise CompileError(f"the driver refused the tensor map {m.name}: {_words(status)}")
+    return ctypes.string_at(own, 128)
+
+
 class CudaProgram:
     """See `LoadedKernels`."""
 
@@ -107,10 +143,23 @@ class CudaProgram:
             except DeviceError as err:
                 raise CompileError(f"the driver refused the code: {err}{device.too_old()}") from None
             for x, used in code.numbered():
-                function = int(_ok(self._d.cuModuleGetFunction(self._module, x.kernel.encode())))
-                launches.append((function, x.grid, x.block, used))
-        address = ctypes.cast(ctypes.CDLL(driver_library("cuda")).cuLaunchKernel, ctypes.c_void_p).value or 0
-        self.launch = launcher.bind(address, launches, len(code.params) + len(code.scratch))
+                launches.append((self._function(x), x, used))
+        library = ctypes.CDLL(driver_library("cuda"))
+        functions = ("cuLaunchKernel", "cuLaunchKernelEx", "cuTensorMapReplaceAddress")
+        driver = launcher.DriverFunctions(*(_address(library, name) for name in functions))
+        place = {a.name: i for i, a in enumerate((*code.params, *code.scratch))}
+        maps = [(place[m.array], _encoded(library, m)) for m in code.maps]
+        self.launch = launcher.bind(driver, launches, len(place), maps)
+
+    def _function(self, x: Launch) -> int:
+        """A kernel's handle. It may ask for as much shared memory as it does."""
+        found = _ok(self._d.cuModuleGetFunction(self._module, x.kernel.encode()))
+        if x.shared > STATIC_SHARED:
+            most = self._d.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            status = self._d.cuFuncSetAttribute(found, most, x.shared)
+            if int(status[0]):
+                raise CompileError(refused_shared(x, _words(int(status[0]))))
+        return int(found)
 
     def run(self, memory: Sequence[Memory]) -> None:
         with self._device.current():

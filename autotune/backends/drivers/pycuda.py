@@ -10,16 +10,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property
 from importlib.util import find_spec
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from autotune.backends.drivers import nvml
-from autotune.backends.drivers.cuda import AHEAD, limits
+from autotune.backends.drivers.cuda import AHEAD, limits, refused_shared
 from autotune.backends.drivers.protocol import FLUSH, DeviceError, Memory
-from autotune.codegen.grid_code import GridCode
+from autotune.codegen.grid_code import GridCode, Launch
 from autotune.errors import CompileError
 from autotune.platform.machine import driver_library
+from schedules.gpu_architectures import STATIC_SHARED
 
 
 @cache
@@ -59,8 +61,21 @@ class PycudaProgram:
                 raise CompileError(f"the driver refused the code: {err}") from None
             for x, used in code.numbered():
                 function = self._module.get_function(x.kernel)
+                if max(used, default=0) >= len(code.params) + len(code.scratch):
+                    raise CompileError(f"{x.kernel} takes tensor maps, which PyCUDA does not make")
                 function.prepare("P" * len(used))
-                self._launches.append((function, x.grid, x.block, used))
+                self._allow(function, x)
+                self._launches.append((function, x, used))
+
+    def _allow(self, function: Any, x: Launch) -> None:
+        """A kernel may ask for as much shared memory as it does. Raises CompileError, also for clusters."""
+        if prod(x.cluster) > 1:
+            raise CompileError(f"{x.kernel} runs blocks in clusters, which PyCUDA does not launch")
+        if x.shared > STATIC_SHARED:
+            try:
+                function.set_attribute(self._d.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, x.shared)
+            except self._d.Error as err:
+                raise CompileError(refused_shared(x, str(err))) from None
 
     def run(self, memory: Sequence[Memory]) -> None:
         with self._device.current():
@@ -88,8 +103,9 @@ class PycudaProgram:
         return total
 
     def _launched(self, memory: Sequence[Memory]) -> None:
-        for function, grid, block, used in self._launches:
-            function.prepared_async_call(grid, block, None, *(int(memory[i]) for i in used))
+        for function, x, used in self._launches:
+            arrays = (int(memory[i]) for i in used)
+            function.prepared_async_call(x.grid, x.block, None, *arrays, shared_size=x.shared)
 
     def close(self) -> None:
         with self._device.current():

@@ -76,7 +76,7 @@ class Room:
 
 
 @dataclass(frozen=True)
-class Copy:
+class TableCopy:
     """The new value of state number ``to`` is ``nbytes`` at ``offset`` from a base on."""
 
     to: int
@@ -106,7 +106,7 @@ class NativeProgram:
     numbers: tuple[NativeStep, ...]
     checks: tuple[Check, ...]
     rooms: tuple[Room, ...]
-    copies: tuple[Copy, ...]
+    copies: tuple[TableCopy, ...]
     scratch: int
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from autotune.codegen.simt import atomics, emit
-from autotune.codegen.simt.dialect import Dialect
+from autotune.codegen.simt.dialect import SWIZZLE, Dialect
 from autotune.codegen.simt.expr import FUNCTIONS, with_conversions
 from schedules.dtypes import DTYPES, STORED_FLOATS
 from schedules.ir.grid import GridKernel
@@ -59,10 +59,74 @@ AT_INLINE at_bits16 at_round_float16(float f) {
 {FUNCTIONS}AT_FLOAT(double, float64)
 """
 )
+_ASKED = """\
+#ifndef AT_EMULATED
+#define AT_SHARED_AT(type, name, count, at) \\
+  extern __shared__ __align__(1024) unsigned char at_asked[]; \\
+  type (&name)[count] = reinterpret_cast<type (&)[count]>(at_asked[at])
+#endif
+"""
 _UINT = """\
 typedef unsigned int at_uint;
 struct __align__(8) at_uint2 { at_uint x, y; };
 struct __align__(16) at_uint4 { at_uint x, y, z, w; };
+"""
+# Asynchronous copies; before sm_80, which has none, they are done at once. ``present``: 0 writes zeros.
+_COPIES = """\
+#ifndef AT_EMULATED
+template <int N> struct __align__(N) at_words { unsigned w[N / 4]; };
+template <int N> AT_INLINE void at_copy(void *to, const void *from, bool present) {
+#if __CUDA_ARCH__ >= 800
+  const unsigned at = (unsigned)__cvta_generic_to_shared(to), bytes = present ? N : 0;
+#define AT_COPY_BY(cache) \\
+  asm volatile("cp.async." cache ".shared.global [%0], [%1], %2, %3;" ::"r"(at), "l"(from), "n"(N), \\
+               "r"(bytes) : "memory")
+  if (N == 16) AT_COPY_BY("cg");  // around the first cache, for 16 bytes only
+  else AT_COPY_BY("ca");
+#else
+  *(at_words<N> *)to = present ? *(const at_words<N> *)from : at_words<N>{};
+#endif
+}
+#if __CUDA_ARCH__ >= 800
+#define AT_SIGNAL() asm volatile("cp.async.commit_group;" ::: "memory")
+#define AT_AWAIT(n) asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory")
+#else
+#define AT_SIGNAL() (void)0
+#define AT_AWAIT(n) (void)0
+#endif
+#define AT_COPY(bytes, to, from, present) at_copy<bytes>(&(to), &(from), present)
+#endif
+"""
+
+
+_CACHED = """\
+#ifdef AT_EMULATED
+#define AT_READ_AS(cache, p) (p)
+#define AT_WRITE_AS(cache, p, v) p = v
+#define AT_STORE_AS(cache, type, n, p, v) AT_STORE(type, n, p, v)
+#else
+#define AT_READ_AS(cache, p) at_read_##cache(p)
+#define AT_WRITE_AS(cache, p, v) at_write_##cache(p, v)
+#define AT_STORE_AS(cache, type, n, p, v) at_write_##cache(*reinterpret_cast<type##n*>(&p), (v))
+template <int bytes> struct at_word;
+template <> struct at_word<1> { typedef unsigned char type; };
+template <> struct at_word<2> { typedef unsigned short type; };
+template <> struct at_word<4> { typedef unsigned type; };
+template <> struct at_word<8> { typedef uint2 type; };
+template <> struct at_word<16> { typedef uint4 type; };
+#define AT_CACHED(cache, load, store) \\
+  template <class T> AT_INLINE T at_read_##cache(const T &p) { \\
+    typename at_word<sizeof(T)>::type word = load((const typename at_word<sizeof(T)>::type*)&p); \\
+    return reinterpret_cast<T&>(word); \\
+  } \\
+  template <class T, class V> AT_INLINE void at_write_##cache(T &p, const V &value) { \\
+    T v = value; \\
+    store((typename at_word<sizeof(T)>::type*)&p, reinterpret_cast<typename at_word<sizeof(T)>::type&>(v)); \\
+  }
+AT_CACHED(ca, __ldca, __stwb)
+AT_CACHED(cg, __ldcg, __stcg)
+AT_CACHED(cs, __ldcs, __stcs)
+#endif
 """
 
 
@@ -106,10 +170,18 @@ CUDA = with_conversions(
         float_suffix="f",
         without_half="AT_EMULATED",
         shuffles=True,
+        calls="cuda",
         aligned=True,
+        asked="AT_SHARED_AT({type}, {name}, {count}, {at});",
+        caches=True,
+        copies=True,
         where_used=(
             ("at_ushort", "typedef unsigned short at_ushort;\nAT_VECTORS(at_ushort, 2);\n"),
             ("at_uint", _UINT),
+            ("AT_SHARED_AT", _ASKED),
+            ("AT_SIGNAL", _COPIES),
+            ("_AS(", _CACHED),
+            SWIZZLE,
         ),
     )
 )

@@ -36,8 +36,9 @@ def name(compiler: Sequence[str]) -> str:
     return "zig" if tuple(compiler[: len(_WHEEL)]) == _WHEEL else Path(compiler[0]).name
 
 
-def build(source: str, *flags: str) -> bytes:
-    """The object or library of a source text, by ``flags``. Raises CompileError, also without a compiler."""
+def build(source: str, *flags: str, given: Sequence[Path] = ()) -> bytes:
+    """The object or library of a source text, by ``flags``, and of the objects ``given``. Raises
+    CompileError, also without a compiler."""
     compiler = command()
     if compiler is None:
         raise CompileError(MISSING)
@@ -45,7 +46,10 @@ def build(source: str, *flags: str) -> bytes:
         path, out = tmp / "source.cpp", tmp / "built"
         path.write_text(source, encoding="utf-8")
         done = subprocess.run(
-            [*compiler, *flags, str(path), "-o", str(out)], capture_output=True, text=True, check=False
+            [*compiler, *flags, str(path), *map(str, given), "-o", str(out)],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode != 0:
             raise CompileError(f"{name(compiler)} refused the generated code: {done.stderr[:600]}")

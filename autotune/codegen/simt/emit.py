@@ -7,7 +7,7 @@ differences: the spelling of kernels, memory spaces, ids and barriers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from autotune.codegen.simt import atomics
@@ -17,23 +17,29 @@ from autotune.errors import CompileError
 from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES
-from schedules.expr import Compare, Const, Expr, Load, Logic, Select, Var
+from schedules.expr import Const, Expr, Load, Logic, Select, Var
+from schedules.gpu_architectures import STATIC_SHARED
 from schedules.ir import (
     Alloc,
     AllReduce,
     Atomic,
+    Await,
     Barrier,
+    Buffer,
+    Copy,
     Guard,
+    Intrinsic,
     Loop,
     Seq,
+    Signal,
     Stmt,
     Store,
     bound_to,
     const,
     walk,
 )
-from schedules.ir.grid import GridKernel, GridProgram
-from schedules.ir.strides import elements
+from schedules.ir.grid import GridKernel, GridProgram, shared_places
+from schedules.ir.strides import elements, nbytes
 from schedules.passes.cross_thread import identity
 from schedules.passes.simplify import loop_range
 
@@ -45,16 +51,19 @@ WARP = 32
 
 @dataclass(frozen=True)
 class Generated:
-    """Text in a dialect. ``align``: {global array: alignment (bytes)} where elements alone need less."""
+    """Text in a dialect. ``align``: {global array: alignment (bytes)} where elements alone need less.
+    ``shared``: {kernel: bytes of shared memory that its launch has to ask for}, of those that need any."""
 
     text: str
     align: Mapping[str, int]
+    shared: Mapping[str, int] = field(default_factory=dict)
 
 
 def emit(kernel: GridKernel, dialect: Dialect) -> Generated:
     """One kernel without the prelude. Raises CompileError for a dtype that the dialect lacks."""
     emitter = _Emitter(kernel, dialect)
-    return Generated(emitter.text(), emitter.align)
+    text = emitter.text()
+    return Generated(text, emitter.align, {kernel.name: emitter.asked} if emitter.asked else {})
 
 
 def source(dialect: Dialect, program: GridProgram) -> str:
@@ -70,7 +79,9 @@ def generate(dialect: Dialect, program: GridProgram) -> Generated:
         for name, n in k.align.items():
             align[name] = max(n, align.get(name, 1))
     text = "\n".join(k.text + "\n" for k in kernels)
-    return Generated("\n".join([dialect.before(text), *atomics_of(dialect, program), text]), align)
+    before = [dialect.before(text), *atomics_of(dialect, program), *instructions_of(dialect, program)]
+    whole = "\n".join([*before, text])
+    return Generated(whole, align, {name: n for k in kernels for name, n in k.shared.items()})
 
 
 def atomics_of(dialect: Dialect, *programs: GridProgram) -> list[str]:
@@ -80,11 +91,22 @@ def atomics_of(dialect: Dialect, *programs: GridProgram) -> list[str]:
     return [dialect.atomics(found)] if found else []
 
 
+def instructions_of(dialect: Dialect, *programs: GridProgram) -> list[str]:
+    """The functions of the instructions of some programs, which an emulator has of its own; nothing where
+    there are none."""
+    every = (
+        x.instruction for p in programs for k in p.kernels for x in walk(k.body) if isinstance(x, Intrinsic)
+    )
+    found = {i.spellings[f"{dialect.calls} function"] for i in every}
+    return ["#ifndef AT_EMULATED", *sorted(found), "#endif"] if found else []
+
+
 class _Emitter(CExpressions):
     def __init__(self, kernel: GridKernel, dialect: Dialect) -> None:
         super().__init__(kernel, dialect)
         self.lines: list[str] = []
-        self.shared: list[str] = []
+        self.shared: list[Buffer] = []  # under their names in the text
+        self.asked = 0  # bytes of shared memory that the launch asks for
         self.depth = 1
         self.align: dict[str, int] = {}
         self.axes = ""  # axes of the loops over threads around
@@ -105,7 +127,19 @@ class _Emitter(CExpressions):
             for b in self.k.params
         )
         head = self.d.head(self.k.name, params, self.k)
-        return "\n".join([f"{head} {{", *self.shared, *self.lines, "}"])
+        return "\n".join([f"{head} {{", *self.shared_arrays(), *self.lines, "}"])
+
+    def shared_arrays(self) -> list[str]:
+        """Their declarations. Where a kernel always has room for them, the compiler places them."""
+        form, places = self.d.shared, dict[str, int]()
+        if self.d.asked and sum(map(nbytes, self.shared)) > STATIC_SHARED:
+            form = self.d.asked
+            places, self.asked = shared_places(self.shared)
+        return [
+            "  "
+            + form.format(type=self.d.types[b.dtype], name=b.name, count=elements(b), at=places.get(b.name))
+            for b in self.shared
+        ]
 
     # -- text ----------------------------------------------------------------------------------
 
@@ -154,6 +188,13 @@ class _Emitter(CExpressions):
                 self.all_reduce(s)
             case Atomic():
                 self.atomic(s)
+            case Intrinsic():
+                self.intrinsic(s)
+            case Copy():
+                self.copy(s)
+            case Signal() | Await():
+                if self.d.copies:
+                    self.do(f"AT_AWAIT({s.pending});" if isinstance(s, Await) else "AT_SIGNAL();")
             case _:
                 raise CompileError(f"{self.d.name}: cannot emit {type(s).__name__}")
 
@@ -181,7 +222,9 @@ class _Emitter(CExpressions):
         elif s.kind == "vectorize" and self.vectorized(s):
             pass
         else:
+            unrolled = self.unrolled
             if s.kind in ("unroll", "vectorize"):
+                self.unrolled |= {s.var}
                 self.do("#pragma unroll")
             n_text = self.expr(s.extent)
             self.open(f"for ({self.index} {v} = 0; {v} < {n_text}; ++{v})")
@@ -189,30 +232,63 @@ class _Emitter(CExpressions):
             self.stmt(s.body)
             self.serial -= 1
             self.close()
+            self.unrolled = unrolled
         self.ranges = held
 
     def alloc(self, s: Alloc) -> None:
         b = s.buffer
         self.buffers[b.name] = b
-        count = elements(b)
-        kind, name = self.d.types[b.dtype], self.name(b.name)
         if b.scope == "shared":
-            self.shared.append("  " + self.d.shared.format(type=kind, name=name, count=count))
+            self.shared.append(replace(b, name=self.name(b.name)))
             self.stmt(s.body)
             return
         self.open("")
-        self.do(f"{kind} {name}[{count}];")
+        self.do(f"{self.d.types[b.dtype]} {self.name(b.name)}[{elements(b)}];")
         self.stmt(s.body)
         self.close()
 
     def store(self, s: Store) -> None:
-        text = f"{self.name(s.buffer)}[{self.flat(s.buffer, s.indices)}] = {self.stored(s)};"
+        text = self.assigned(s.buffer, s.indices, self.stored(s))
         guard = self.guard(s.buffer)
         self.do(f"if ({guard}) {text}" if guard else text)
+
+    def intrinsic(self, s: Intrinsic) -> None:
+        """What the lanes of a warp do together: a call with where this one has its parts."""
+        call = s.instruction.spellings.get(self.d.calls)
+        if call is None:
+            raise CompileError(f"{self.d.name}: no instruction {s.instruction.name}")
+        at = {}
+        for o in s.operands:
+            here = f"{self.name(o.buffer)}[{self.flat(o.buffer, o.indices)}]"
+            at[o.name] = here if self.buffers[o.buffer].scope == "shared" else f"&{here}"
+        self.do(call.format(**at))
+
+    def assigned(self, buffer: str, indices: tuple[Expr, ...], value: str) -> str:
+        """The assignment of a value to an element."""
+        place, cache = f"{self.name(buffer)}[{self.flat(buffer, indices)}]", self.cache_of_writes(buffer)
+        return f"AT_WRITE_AS({cache}, {place}, {value});" if cache else f"{place} = {value};"
+
+    def cache_of_writes(self, buffer: str) -> str:
+        return self.k.writes.get(buffer, "") if self.d.caches else ""
 
     def atomic(self, s: Atomic) -> None:
         at = f"&{self.name(s.buffer)}[{self.flat(s.buffer, s.indices)}]"
         text = f"at_atomic_{atomics.NAMES[s.op]}_{E.dtype_of(s.value)}({at}, {self.expr(s.value)});"
+        guard = self.guard(s.buffer)
+        self.do(f"if ({guard}) {text}" if guard else text)
+
+    def copy(self, s: Copy) -> None:
+        """A copy that begins; where a language has none, one that is done."""
+        if not self.d.copies:
+            lane = Var(".lane")
+            at, from_ = ((*x.indices[:-1], x.indices[-1] + lane) for x in (s, s.value))
+            value = E.select(s.cond, replace(s.value, indices=from_), Const(0, s.value.dtype))
+            self.stmt(Loop(lane.name, Const(s.count), Store(s.buffer, at, value), "vectorize"))
+            return
+        to, source = (f"{self.name(x.buffer)}[{self.flat(x.buffer, x.indices)}]" for x in (s, s.value))
+        count = s.count * DTYPES[s.value.dtype].itemsize
+        text = f"AT_COPY({count}, {to}, {source}, {self.expr(s.cond)});"
+        self.needs(s.value.buffer, s.count)
         guard = self.guard(s.buffer)
         self.do(f"if ({guard}) {text}" if guard else text)
 
@@ -241,7 +317,7 @@ class _Emitter(CExpressions):
         while width > 1 and (
             n % width
             or not self.aligned(store.buffer, store.indices, s.var, width)
-            or not all(self.is_uniform(c, s.var, width) for c in conds)
+            or not all(affine.is_uniform(c, s.var, width, self.ranges) for c in conds)
         ):
             width //= 2
         if width < 2 or "int64" in (
@@ -267,20 +343,6 @@ class _Emitter(CExpressions):
         ]
         return max(wide, default=DTYPES[self.buffers[s.buffer].dtype].itemsize)
 
-    def is_uniform(self, cond: Expr, var: str, width: int) -> bool:
-        """Whether a condition holds for all lanes of every vector or for none."""
-        if var not in E.variables(cond):
-            return True
-        if isinstance(cond, Logic):
-            return all(self.is_uniform(c, var, width) for c in cond.args)
-        if not isinstance(cond, Compare) or cond.op != "<" or var in E.variables(cond.b):
-            return False
-        terms, _ = affine.linear(cond.a)
-        if terms.get(Var(var)) != Const(1) or any(var in E.variables(a) and a != Var(var) for a in terms):
-            return False
-        before = affine.simplify(E.substitute(cond.a, {var: Const(0)}), self.ranges)
-        return affine.multiple(before) % width == 0 and affine.multiple(cond.b) % width == 0
-
     def vector(self, s: Store, var: str, first: int, width: int) -> None:
         lanes = self.lanes = Lanes(var)
         for x, cond in self.read_whole(s, var, width):
@@ -288,6 +350,7 @@ class _Emitter(CExpressions):
             kind = self.d.types[x.dtype]
             at = self.flat(x.buffer, _at(x.indices, var, first))
             text = self.d.load.format(type=kind, n=width, buffer=self.name(x.buffer), at=at)
+            text = self.read(x.buffer, text)
             if cond == E.TRUE:
                 self.do(f"const {kind}{width} {t} = {text};")
             else:  # outside it no lane is read
@@ -320,7 +383,7 @@ class _Emitter(CExpressions):
         for x in sorted(conds, key=E.show):
             if E.TRUE in conds[x] or self.inside(x, s):
                 out.append((x, E.TRUE))
-            elif all(self.is_uniform(c, var, width) for c in conds[x]):
+            elif all(affine.is_uniform(c, var, width, self.ranges) for c in conds[x]):
                 out.append((x, E.any_of(*conds[x])))
         return out
 
@@ -339,14 +402,16 @@ class _Emitter(CExpressions):
         kind, name = self.d.types[self.buffers[s.buffer].dtype], self.name(s.buffer)
         if not self.whole(Load(s.buffer, s.indices, self.buffers[s.buffer].dtype), var, width):
             for lane, value in enumerate(values):
-                self.do(f"{name}[{self.flat(s.buffer, _at(s.indices, var, first + lane))}] = {value};")
+                self.do(self.assigned(s.buffer, _at(s.indices, var, first + lane), value))
             return
         t = self.temporary()
         self.do(f"{kind}{width} {t};")
         for lane, value in enumerate(values):
             self.do(f"{t}.{member(self.buffers[s.buffer].dtype, lane)} = {value};")
         at = self.flat(s.buffer, _at(s.indices, var, first))
-        self.do(self.d.store.format(type=kind, n=width, buffer=name, at=at, value=t) + ";")
+        text = self.d.store.format(type=kind, n=width, buffer=name, at=at, value=t) + ";"
+        cache = self.cache_of_writes(s.buffer)
+        self.do(text.replace("AT_STORE(", f"AT_STORE_AS({cache}, ", 1) if cache else text)
         self.needs(s.buffer, width)
 
     def needs(self, buffer: str, width: int) -> None:
@@ -395,13 +460,15 @@ class _Emitter(CExpressions):
         self.do(f"const {self.index} {self.name(s.var)} = {x};")
         self.do(f"{acc} = {self.expr(s.value)};")
         self.close()
-        within = min(width, WARP)
+        within = s.near or min(width, WARP)
         shuffles = (
             self.d.shuffles
             and within & (within - 1) == 0
             and width % within == 0
             and self.k.threads % WARP == 0
         )
+        if s.near and not shuffles:
+            raise CompileError(f"{self.d.name}: {s.near} neighbours cannot reduce into {s.buffer} alone")
         if shuffles:
             distance = within // 2
             while distance:
@@ -409,10 +476,10 @@ class _Emitter(CExpressions):
                 self.do(f"{acc} = {self.combine(s.op, dtype, acc, other)};")
                 distance //= 2
         each = within if shuffles else 1  # threads with the same partial result
-        if width > each:
+        if width > each and not s.near:
             part, row = self.temporary(), self.row()
             count = width // each
-            self.shared.append("  " + self.d.shared.format(type=kind, name=part, count=count * rows))
+            self.shared.append(Buffer(part, (Const(count * rows),), dtype, "shared"))
             if self.serial:
                 self.do(self.d.barrier)  # threads may still read results of the last iteration
             guard = f"if ({x} % {each} == 0) " if each > 1 else ""

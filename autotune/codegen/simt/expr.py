@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from autotune.codegen.simt import swizzle
 from autotune.codegen.simt.dialect import Dialect
 from autotune.errors import CompileError
 from schedules import affine, conversions
@@ -18,7 +19,7 @@ from schedules.functions import FUNCTIONS as ROWS
 from schedules.ir import Buffer, Loop, Seq, Store, const, multiply_add, walk
 from schedules.ir.exprs import expressions
 from schedules.ir.grid import GridKernel
-from schedules.ir.strides import elements, known_strides
+from schedules.ir.strides import elements, known_strides, swizzle_bits
 
 # Largest 32-bit integer.
 MOST_INT = (1 << 31) - 1
@@ -79,7 +80,7 @@ class Lanes:
 
 class CExpressions:
     """Expressions of one kernel as text. ``ranges``: of variables around. ``buffers``: those in scope.
-    ``lanes``: the vector that is being written."""
+    ``lanes``: the vector that is being written. ``unrolled``: variables of unrolled loops around."""
 
     def __init__(self, kernel: GridKernel, dialect: Dialect) -> None:
         self.k, self.d = kernel, dialect
@@ -87,6 +88,7 @@ class CExpressions:
         self.buffers: dict[str, Buffer] = {b.name: b for b in kernel.params}
         self.names: dict[str, str] = {}
         self.lanes: Lanes | None = None
+        self.unrolled: frozenset[str] = frozenset()
         large = any(elements(b) > MOST_INT for b in kernel.params)
         self.index = dialect.types["int64"] if large or _counts_far(kernel, self.ranges) else "int"
 
@@ -114,7 +116,29 @@ class CExpressions:
 
     def flat(self, buffer: str, indices: tuple[Expr, ...]) -> str:
         """The flat index of an access as text."""
-        return self.expr(affine.simplify(self.offset(buffer, indices), self.ranges))
+        at = affine.simplify(self.offset(buffer, indices), self.ranges)
+        b = self.buffers[buffer]
+        return self.swizzled(at, b) if b.swizzle else self.expr(at)
+
+    def swizzled(self, at: Expr, b: Buffer) -> str:
+        """A flat index in a swizzled buffer, as `swizzle.parts` has it: so unrolled loops differ in a
+        constant that is added, behind one of few that change bits of the chunk."""
+        bits, above = swizzle_bits(b)
+        mask = bits // DTYPES[b.dtype].itemsize
+        far, own, unrolled = swizzle.parts(at, mask, above, self.ranges, self.unrolled)
+        text = f"AT_SWIZZLE({self.expr(own)}, {above}, {mask})"
+        if isinstance(unrolled, Const):
+            n = int(unrolled.value)
+            text = f"(({text} ^ {(n ^ n >> above) & mask}) + {n & ~mask})" if n else text
+        else:
+            step = self.expr(unrolled)
+            text = f"(({text} ^ (AT_SWIZZLE({step}, {above}, {mask}) & {mask})) + (({step}) & ~{mask}))"
+        return text if far == Const(0) else f"({self.expr(far)} + {text})"
+
+    def read(self, buffer: str, place: str) -> str:
+        """What lies at a place of a buffer as text, through the caches that the kernel tells."""
+        cache = self.k.reads.get(buffer, "") if self.d.caches else ""
+        return f"AT_READ_AS({cache}, {place})" if cache else place
 
     def offset(self, buffer: str, indices: tuple[Expr, ...]) -> Expr:
         """The flat index of an access."""
@@ -133,7 +157,7 @@ class CExpressions:
             case Load(buffer=b, indices=ix) if b.startswith("."):  # a vector of `Lanes`, or of a conversion
                 return f"{b[1:]}.{member(e.dtype, const(ix[0]) or 0)}" if ix else b[1:]
             case Load(buffer=b, indices=ix):
-                return f"{self.name(b)}[{self.flat(b, ix)}]"
+                return self.read(b, f"{self.name(b)}[{self.flat(b, ix)}]")
             case Binary(op=op, a=a, b=b):
                 return self.binary(op, a, b)
             case Compare(op=op, a=a, b=b):

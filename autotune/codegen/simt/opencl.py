@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from autotune.codegen.simt import atomics, emit
-from autotune.codegen.simt.dialect import Dialect
+from autotune.codegen.simt.dialect import SWIZZLE, Dialect
 from autotune.codegen.simt.expr import FUNCTIONS, with_conversions
 from schedules.dtypes import DTYPES, STORED_FLOATS
 from schedules.ir.grid import GridKernel
@@ -87,6 +87,7 @@ OPENCL = with_conversions(
         without_half="POCL_DEVICE_ADDRESS_BITS",
         shuffles=False,
         aligned=False,
+        where_used=(SWIZZLE,),
     )
 )
 generate, source = partial(emit.generate, OPENCL), partial(emit.source, OPENCL)

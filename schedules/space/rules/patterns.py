@@ -86,6 +86,11 @@ def is_guarded_copy(b: Block) -> bool:
     )
 
 
+def is_copied(b: Block) -> bool:
+    """Whether a block only copies, with padding or without."""
+    return is_guarded_copy(b) or (is_map(b) and len(b.values) == 1 and isinstance(b.values[0], Load))
+
+
 def is_filled(b: Block) -> bool:
     """Whether a block is a padding stage that pads with a number that is loaded."""
     value = b.values[0] if is_map(b) and len(b.values) == 1 else None

@@ -14,7 +14,7 @@ from schedules.ir import Alloc, Buffer, Loop, LoweredFunc, Nest, Seq, Stmt, Stor
 from schedules.ir.nest import initial
 from schedules.ir.printer import show
 from schedules.ir.verify import VerifyError, verify
-from schedules.passes.double_buffer import double_buffer
+from schedules.passes.stages import stages
 from schedules.passes.lower import lower
 from schedules.passes.simt import lower_simt
 from schedules.passes.software_pipeline import software_pipeline
@@ -130,7 +130,7 @@ def test_registers_that_are_fetched_ahead_are_no_tensor_of_that_name() -> None:
     phases = Seq((copy, Loop("t", Const(4), Store("c", at, used))))
     shared = Alloc(Buffer("S", (Const(4),), "float32", "shared"), phases)
     loop = Loop("k", Const(3), shared, annotations=(("prefetch", 1),))
-    ahead = double_buffer(loop)
+    ahead = stages(loop, (), (), {})
     assert any(isinstance(x, Alloc) and x.buffer.name == "S_next1" for x in walk(ahead))
     same_as(loop, ahead, {"x": (12,), "S_next": (4,), "c": (12,)}, "c")
 

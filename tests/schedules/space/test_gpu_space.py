@@ -12,6 +12,7 @@ from schedules import ops, te
 from schedules.errors import ScheduleError
 from schedules.expr import Const
 from schedules.ir import Alloc, Loop, blocks, walk
+from schedules.model import Target
 from schedules.passes.simt import lower_simt
 from schedules.schedule import Schedule
 from schedules.space import derive
@@ -120,32 +121,45 @@ def test_a_part_of_a_long_row_has_many_threads() -> None:
     assert max(holes["y_rf_write.threads"]) == 1024
 
 
-H100 = backends.parse("h100")
+H100, T4 = backends.parse("h100"), backends.parse("t4")
 
 
-def product_of(**decisions: int) -> tuple[Sketch, np.ndarray]:
+def product_of(target: Target = H100, **decisions: int) -> tuple[Sketch, np.ndarray]:
     """The sketch of a large product by shared memory, and a row of it: 128 x 128 by 256 threads, 8 x 8 each,
     but for these decisions."""
-    sketch = derive(ops.workload("matmul", {"m": 4096, "n": 4096, "k": 4096}).dag, H100).sketch(0)
+    sketch = derive(ops.workload("matmul", {"m": 4096, "n": 4096, "k": 4096}).dag, target).sketch(0)
     usual = {f"{axis}.{cut}": n for axis in "01" for cut, n in (("vthread", 2), ("threads", 16), ("own", 4))}
     usual |= {"turns": 2, "unrolled": 8, "prefetch": 0, "min_blocks": 1, "a_shared.vec": 4, "b_shared.vec": 4}
+    usual |= {"group": 1, "store_cache": 0, "stages": 1}
     row = [(usual | decisions)[h.name.removeprefix("c.")] for h in sketch.holes]
     return sketch, np.array([row])
 
 
-def valid(**decisions: int) -> bool:
-    sketch, row = product_of(**decisions)
+def valid(target: Target = H100, **decisions: int) -> bool:
+    sketch, row = product_of(target, **decisions)
     ((_, (ok,), _),) = sketch.valid.run(row)
     return bool(ok[0])
 
 
 def test_what_is_fetched_ahead_is_counted_once() -> None:
     """Not once for each turn of the loop: then no long product could have had it."""
-    sketch, row = product_of(prefetch=1)
+    sketch, row = product_of(T4, prefetch=1)
     (k,) = sketch.estimate.facts
     env = Columns({h.name: int(x) for h, x in zip(sketch.holes, row[0], strict=True)})
     assert quantities.number(k.local_bytes, env) == 4 * (8 * 8 + 2 * 128 * 16 // 256)
-    assert valid(prefetch=1)
+    assert valid(T4, prefetch=1)
+
+
+def test_copies_in_the_background_take_shared_memory_and_no_registers() -> None:
+    bytes_of = []
+    for stages in (1, 3):
+        sketch, row = product_of(stages=stages)
+        (k,) = sketch.estimate.facts
+        env = Columns({h.name: int(x) for h, x in zip(sketch.holes, row[0], strict=True)})
+        assert quantities.number(k.local_bytes, env) == 4 * 8 * 8
+        bytes_of.append(int(quantities.number(k.shared_bytes, env)))
+    assert bytes_of[1] == 3 * bytes_of[0]
+    assert valid(stages=5, turns=2) and not valid(stages=5, turns=8)  # 330 of 227 KB
 
 
 def test_blocks_that_are_to_share_a_processor_bound_its_registers() -> None:
@@ -168,7 +182,7 @@ def test_a_thread_reuses_what_it_reads_of_either_operand(layout: str) -> None:
             continue
         sketch = found.sketch(number)
         most = Columns({h.name: max(h.options) for h in sketch.holes if isinstance(h, Choice)})
-        (kernel,) = sketch.estimate.facts
+        *_, kernel = sketch.estimate.facts  # behind those that make copies
         (product,) = (w for w in kernel.work if any(a.scope == "shared" for a in w.accesses[1:]))
         reuse = [int(quantities.number(a.reuse, most)) for a in product.accesses if a.scope == "shared"]
         assert len(reuse) == 2 and min(reuse) >= 8, name

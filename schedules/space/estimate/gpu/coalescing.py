@@ -151,6 +151,15 @@ def sectors(r: MemoryRequest, item: int, env: Columns) -> tuple[Number, Number]:
     return np.maximum(touched, least), least
 
 
+def is_aligned(r: MemoryRequest, lanes: Number, env: Columns) -> Number:
+    """Whether vectors of so many elements begin at multiples of their length in every request, as far as the
+    loops tell that the threads of a warp do not share: otherwise each lane is accessed alone."""
+    ok: Number = number(r.first, env) % lanes == 0
+    for m in r.others:
+        ok = ok & ((number(m.step, env) % lanes == 0) | (number(m.times, env) <= 1))
+    return ok
+
+
 def _bytes(m: Move, item: int, env: Columns) -> tuple[Number, Number]:
     """(step, times) of a move, in whatever direction it goes."""
     return np.abs(number(m.step, env)) * item, number(m.times, env)

@@ -11,21 +11,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.expr import Load
+from schedules.gpu_architectures import features
 from schedules.ir import Block, Loop
-from schedules.ir.nest import reads, vars_bound, writers
+from schedules.ir.nest import reads, vars_bound
 from schedules.primitives.base import Factor
-from schedules.space.rules.gpu.maps import lanes_of
-from schedules.space.rules.parts import copy_read
+from schedules.space.rules.gpu.cuts import LEAST, Cut, Part, in_lines, in_warps, threads_in_order
+from schedules.space.rules.gpu.maps import USED_ONCE, lanes_of
+from schedules.space.rules.parts import copy_read, inline_copies
 from schedules.space.rules.patterns import (
     depends,
     extents,
     is_gathered,
-    is_guarded_copy,
     is_placed,
     is_row_reduction,
     operands,
@@ -34,14 +34,8 @@ from schedules.space.rules.patterns import (
 )
 from schedules.space.sketch_builder import SketchBuilder, extent
 
-# Virtual threads along an axis that are offered.
-ACROSS = (1, 2, 4)
 # Blocks that share a processor that are offered; the compiler bounds registers accordingly.
 TOGETHER = (1, 2, 4)
-# Threads along an axis that are offered.
-THREADS = (1, 2, 4, 8, 16, 32)
-# Elements of a thread along an axis that are offered.
-OWN = (1, 2, 4, 8)
 # Turns of unrolled reduction steps, all fetched together, that are offered.
 TURNS = (1, 2, 4, 8)
 # Unrolled reduction steps that are offered: neighbouring reads become a vector, loaded before it is needed.
@@ -58,17 +52,13 @@ PARTS = (2, 4, 8, 16, 32)
 TILE = 64 * 64
 # Fewest steps of a reduction that is split.
 LONG = 1024
-
-
-@dataclass(frozen=True)
-class Cut:
-    """How an axis is cut: virtual threads, threads, and a thread's own elements. ``vector``: whether these
-    are one vector in memory."""
-
-    across: Factor
-    threads: Factor
-    own: Factor
-    vector: bool = False
+# Iterations whose operands lie in shared memory at a time, which copies in the background allow.
+STAGES = (1, 2, 3, 4, 5)
+# Bytes of a row within which chunks change places, against bank conflicts.
+SWIZZLE = 128
+# Rows of tiles that blocks take together that are offered, and for how many tiles a processor they are.
+GROUPS = (1, 4, 8, 16)
+GROUPED = 4
 
 
 def split_reduction(d: SketchBuilder, name: str) -> None:
@@ -84,7 +74,9 @@ def split_reduction(d: SketchBuilder, name: str) -> None:
         return
     if d.choose(f"{name}.reduction", ("whole", "split")) == "split":
         outer, _ = d.s.split(loop.var, (d.choice(f"{name}.parts", PARTS), None))
-        d.roots.add(d.s.rfactor(name, outer))
+        parts = d.s.rfactor(name, outer)
+        d.roots.add(parts)
+        d.products |= {parts} if name in d.products else set()
 
 
 def schedule_tiles(d: SketchBuilder, producer: str, consumer: str) -> None:
@@ -97,42 +89,84 @@ def schedule_tiles(d: SketchBuilder, producer: str, consumer: str) -> None:
     axes = spatial(d.block(consumer))
     long = _by_reuse(p, dict(zip(axes, spatial(p)[-len(axes) :])), [a for a in reversed(axes) if n[a] > 1])
     lanes = lanes_of(n[long[0]], d.dtype(d.block(consumer))) if long and long[0] == axes[-1] else [1]
-    cuts = {a: _cut(d, producer, n[a], place, lanes) for place, a in enumerate(long)}
     shared = _operands_to_share(p) if _worth_sharing(p) else []
-    share = bool(shared) and d.choose(f"{producer}.operands", ("shared", "direct")) == "shared"
+    ways = ("shared",) if producer in d.products else ("shared", "direct")  # directly, each read would divide
+    share = bool(shared) and d.choose(f"{producer}.operands", ways) == "shared"
+    warps = (
+        share
+        and _in_background(d)
+        and min([n[a] for a in long[:2]]) >= LEAST
+        and len(long) > 1
+        and d.choose(f"{producer}.threads", ("", "warps")) == "warps"
+    )
+    cut = in_warps if warps else in_lines
+    cuts = {a: cut(d, producer, n[a], place, lanes) for place, a in enumerate(long)}
+    block = _tile(d, producer, consumer, cuts, long)
+    d.s.compute_at(producer, block)
+    where = _accumulate(d, producer, block, cuts, axes, share, warps)
+    if share:
+        if _in_background(d):
+            d.s.annotate(where, "stages", d.choice(f"{producer}.stages", STAGES))
+        else:
+            d.s.annotate(where, "prefetch", d.choice(f"{producer}.prefetch", (0, 1)))
+        for k, read in enumerate(shared, 1):
+            again = any(y.buffer == read.buffer for y in shared[k:])
+            _fetch(d, producer, read, where, [cuts[a] for a in axes if a in cuts], again, warps)
+    else:
+        _inline_paddings(d, producer)
 
+
+def _in_background(d: SketchBuilder) -> bool:
+    """Whether the target copies to shared memory in the background."""
+    return "sm_80" in features(d.target)
+
+
+def _tile(d: SketchBuilder, producer: str, consumer: str, cuts: Mapping[str, Cut], long: list[str]) -> str:
+    """Cut the loops of the consumer and bind them. Returns the loop over blocks."""
+    n, axes = extents(d.block(consumer)), spatial(d.block(consumer))
     loops = dict(zip(axes, [x.var for x in d.loops(consumer)], strict=True))
-    blocks, threads, rest = [], [], []
+    blocks: dict[str, str] = {}
+    threads: list[tuple[Part, str]] = []
+    rest: list[str] = []
     vectors: list[str] = []
     for a, loop in loops.items():
-        if a not in cuts:
-            blocks.append(loop)
+        if a not in cuts or not cuts[a].parts:
+            blocks[a] = loop
             continue
-        c = cuts[a]
-        b, v, t, i = d.s.split(loop, (None, c.across, c.threads, c.own))
-        blocks.append(b)
-        threads.append(t)
-        rest.append(v)
-        (vectors if c.vector else rest).append(i)
-    d.s.reorder(*blocks, *threads, *rest, *vectors)
-    block = d.fused(blocks)
+        blocks[a], *own = d.s.split(loop, (None, *cuts[a].sizes))
+        for part, x in zip(cuts[a].parts, own, strict=True):
+            if part.kind == "thread":
+                threads.append((part, x))
+            else:
+                (vectors if part.kind == "own" and cuts[a].vector else rest).append(x)
+    d.s.reorder(*blocks.values(), *(numbered := threads_in_order(threads)), *rest, *vectors)
+    tiles = math.prod(n[a] for a in axes) // TILE
+    if long and long[0] == axes[-1] and tiles >= GROUPED * d.target.limit("sms", 1):
+        block = _grouped(d, producer, list(blocks.values()))
+        if d.target.bounds_launches:  # operands are read again, results are not
+            d.s.annotate(consumer, "store_cache", d.choice(f"{producer}.store_cache", USED_ONCE))
+    else:
+        block = d.fused([*blocks.values()])
     d.s.bind(block, "blockIdx.x")
     if d.target.bounds_launches:
         d.s.annotate(block, "min_blocks", d.choice(f"{producer}.min_blocks", TOGETHER))
-    _bind(d, threads)
+    _bind(d, numbered)
     for x in rest:
         d.s.unroll(x)
     for x in vectors:
         d.s.vectorize(x)
-    d.s.compute_at(producer, block)
-    where = _accumulate(d, producer, block, cuts, axes, share)
-    if share:
-        d.s.annotate(where, "prefetch", d.choice(f"{producer}.prefetch", (0, 1)))
-        for k, read in enumerate(shared, 1):
-            again = any(y.buffer == read.buffer for y in shared[k:])
-            _fetch(d, producer, read, where, list(cuts.values()), again)
-    else:
-        _inline_paddings(d, producer)
+    return block
+
+
+def _grouped(d: SketchBuilder, producer: str, blocks: list[str]) -> str:
+    """Let blocks that run at a time share rows and columns of tiles: a few rows of tiles at a time, column by
+    column, so that the second cache holds what they read."""
+    *rows, column = blocks
+    if not rows:
+        return column
+    group, row = d.s.split(d.fused(rows), (None, d.choice(f"{producer}.group", GROUPS)))
+    d.s.reorder(group, column, row)
+    return d.fused([group, column, row])
 
 
 def _by_reuse(p: Block, of_product: Mapping[str, str], axes: list[str]) -> list[str]:
@@ -144,25 +178,6 @@ def _by_reuse(p: Block, of_product: Mapping[str, str], axes: list[str]) -> list[
     others = [x for x in operands(p) if not depends(x, of_product[first])]
     second = next((a for a in rest if any(depends(x, of_product[a]) for x in others)), None)
     return axes if second is None else [first, second, *(a for a in rest if a != second)]
-
-
-def _cut(d: SketchBuilder, producer: str, n: int, place: int, lanes: Sequence[int]) -> Cut:
-    """Cut an axis of length ``n``. ``place``: its position in `_by_reuse`; 0 is contiguous in memory, in
-    vectors of ``lanes``."""
-    name = f"{producer}.{place}"
-    if place > 2:
-        return Cut(1, 1, 1)
-    across = d.choice(f"{name}.vthread", [k for k in ACROSS if k <= n]) if place < 2 else 1
-    most = 32 if place == 0 else 16 if place == 1 else 8
-    threads = d.choice(f"{name}.threads", _sizes(THREADS, n, min(2 * n, most)))
-    vector = place == 0 and len(lanes) > 1
-    own = d.choice(f"{name}.own", lanes if vector else _sizes(OWN, n, min(n, OWN[-1]))) if place < 2 else 1
-    return Cut(across, threads, own, vector)
-
-
-def _sizes(usual: Sequence[int], n: int, most: int) -> list[int]:
-    """The ``usual`` sizes and those that divide an axis such as 7 or 14, up to ``most``."""
-    return [k for k in range(1, most + 1) if k in usual or n % k == 0]
 
 
 def _worth_sharing(p: Block) -> bool:
@@ -178,27 +193,37 @@ def _operands_to_share(p: Block) -> list[Load]:
 
 
 def _accumulate(
-    d: SketchBuilder, producer: str, block: str, cuts: dict[str, Cut], axes: list[str], share: bool
+    d: SketchBuilder,
+    producer: str,
+    block: str,
+    cuts: Mapping[str, Cut],
+    axes: list[str],
+    share: bool,
+    warps: bool,
 ) -> str:
     """Cut the producer as the consumer is. Returns the loop in which operands are fetched."""
     p = d.block(producer)
     loops = [x for x in d.loops(producer) if x.var != block]
     reduce = [x for x in loops if x.var in vars_bound(p, "reduce")]
     own = [x.var for x in loops if x not in reduce]
-    threads, rest, still = [], [], []
+    threads: list[tuple[Part, str]] = []
+    rest, still = [], []
     for a, loop in zip(axes, own[-len(axes) :], strict=True):
-        if a not in cuts:
+        if a not in cuts or not cuts[a].parts:
             still.append(loop)
             continue
-        c = cuts[a]
-        v, t, i = d.s.split(loop, (c.across, c.threads, c.own))
-        threads.append(t)
-        rest += [v, i]
+        parts = cuts[a].parts
+        for part, x in zip(parts, d.s.split(loop, cuts[a].sizes) if len(parts) > 1 else [loop], strict=True):
+            if part.kind == "thread":
+                threads.append((part, x))
+            else:
+                rest.append(x)
     outer, long, taps = _in_order(d, producer, reduce, share)
     where, turn, inner = d.s.split(long.var, (None, *_steps(d, producer, extent(long), len(reduce) == 1)))
-    d.s.reorder(*outer, where, *threads, *still, turn, *taps, inner, *rest)
-    _bind(d, threads)
-    for x in (inner, *rest):
+    numbered = threads_in_order(threads)
+    d.s.reorder(*outer, where, *numbered, *still, turn, *taps, inner, *rest)
+    _bind(d, numbered)
+    for x in (turn, inner, *rest) if warps else (inner, *rest):
         d.s.unroll(x)
     d.s.decompose_reduction(producer, outer[0] if outer else where)
     return where
@@ -242,24 +267,29 @@ def _bind(d: SketchBuilder, threads: list[str]) -> None:
         d.s.bind(d.fused(threads), "threadIdx.x")
 
 
-def _fetch(d: SketchBuilder, producer: str, x: Load, where: str, cuts: Sequence[Cut], again: bool) -> None:
+def _fetch(
+    d: SketchBuilder, producer: str, x: Load, where: str, cuts: Sequence[Cut], again: bool, warps: bool
+) -> None:
     """Let all threads of the block copy what one iteration of the loop reads. Padding is made on the way.
     ``again``: another operand of the same buffer comes later."""
     rows = _along_reduction(d.block(producer), x)
     copy = copy_read(d, producer, x, "shared", moved=True)
     d.s.compute_at(copy, where)
-    for b in writers(d.s.nest, x.buffer):
-        if is_guarded_copy(b) and b.name != copy and not again:
-            d.s.inline(b.name)
-    if rows:
+    if not again:
+        inline_copies(d, copy, x.buffer)
+    if rows and warps:
+        d.s.annotate(copy, "swizzle", SWIZZLE)
+    elif rows:
         d.s.annotate(copy, "pad", PAD // DTYPES[d.dtype(d.block(copy))].itemsize)
+    if _in_background(d):
+        d.s.annotate(copy, "async", 1)
     own = [x.var for x in d.own_loops(copy)]
     flat = d.fused(own)
     last = extents(d.block(copy))
     contiguous = last[d.block(copy).iters[-1].var]
     lanes = d.choice(f"{copy}.vec", lanes_of(contiguous, d.dtype(d.block(copy))))
-    factors = [c.threads for c in reversed(cuts) if c.threads != 1]
-    outer, *threads, v = d.s.split(flat, (None, *factors, lanes))
+    sizes = [(p, p.size) for c in cuts for p in c.parts if p.kind == "thread" and p.size != 1]
+    outer, *threads, v = d.s.split(flat, (None, *threads_in_order(sizes), lanes))
     d.s.reorder(*threads, outer, v)
     _bind(d, threads)
     d.s.unroll(outer)
@@ -276,6 +306,4 @@ def _along_reduction(b: Block, x: Load) -> bool:
 
 def _inline_paddings(d: SketchBuilder, producer: str) -> None:
     for x in operands(d.block(producer)):
-        for b in writers(d.s.nest, x.buffer):
-            if is_guarded_copy(b):
-                d.s.inline(b.name)
+        inline_copies(d, producer, x.buffer)

@@ -10,7 +10,7 @@ from pathlib import Path
 import gpu_fakes as fakes
 import numpy as np
 import pytest
-from grid_cases import case, program, sampled
+from grid_cases import case, program, sampled, turned
 
 from autotune.backends.drivers import cuda
 from autotune.backends.drivers.object import DeviceObject
@@ -83,6 +83,25 @@ def test_what_was_captured_runs_when_it_is_launched_and_not_before(device: cuda.
         two.given(x)
         captured.launch(0)
         np.testing.assert_array_equal(two.found(), y)
+    captured.close()
+
+
+def test_what_was_captured_asks_for_the_memory_that_blocks_share(device: cuda.CudaDevice) -> None:
+    x, p = turned(200)
+    loaded = DeviceObject(fakes.code_for(p, device).to_bytes(), device)
+    given, made = (device.allocate(x.nbytes) for _ in range(2))
+    device.upload(given, x)
+    device.fill(made, 0, 4, x.nbytes)
+    launch = device.launcher(loaded.program)
+
+    def once(stream: int) -> None:
+        assert launch(given, made, stream) == 0
+
+    captured = device.captured(once)
+    captured.launch(0)
+    out = np.empty_like(x)
+    device.download(out, made)
+    np.testing.assert_array_equal(out, x[:, ::-1, ::-1])
     captured.close()
 
 

@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 from children import ROOT
 from emulated_device import EmulatedDevice
-from grid_cases import case, need_cxx, program, sampled
+from grid_cases import case, need_cxx, program, sampled, turned
 from needs import missing
 
 import autotune as at
@@ -34,7 +34,8 @@ from autotune.backends.cuda import Cuda
 from autotune.backends.drivers import cuda, nvml, opencl, pycuda
 from autotune.backends.drivers.object import DeviceObject, give_back
 from autotune.backends.drivers.protocol import Device, DeviceError
-from autotune.codegen.grid_code import MAGIC
+from autotune.codegen.grid_code import MAGIC, GridArray, GridCode, Launch, TensorMap
+from autotune.codegen.simt import cuda as cuda_c
 from autotune.codegen.simt import cxx, nvrtc
 from autotune.measure import Measurement, Measurer, Options
 from autotune.measure.arena import POISON, Arena, KernelParam
@@ -42,6 +43,7 @@ from autotune.measure.on_device import DeviceArrays, OnDevice
 from autotune.measure.process import Child
 from autotune.measure.runner import DEVICE_S, Runner
 from schedules import te
+from schedules.gpu_architectures import STATIC_SHARED
 from schedules.model import Target
 from schedules.te.compute_dag import ComputeDAG
 
@@ -139,6 +141,130 @@ def test_programs_run_again_and_again_beside_each_other(device: Device, op: str)
         c.check(outputs, op)
         assert x.seconds(1) > 0
         x.close()
+
+
+@pytest.mark.fast("emulator")
+def test_blocks_share_as_much_memory_as_their_launch_asks_for(device: Device) -> None:
+    if device.kind == "opencl":
+        pytest.skip("its compiler places all of it")
+    data, p = turned(200)
+    code = fakes.code_for(p, device)
+    assert code.launches[0].shared == 64 * 200 * 4 > STATIC_SHARED
+    read = GridCode.from_bytes(code.to_bytes())
+    assert read == code
+    loaded, out = DeviceObject(read.to_bytes(), device), np.zeros_like(data)
+    for run in (loaded.run, lambda at: loaded.bench(at, 2)):
+        out[:] = 0
+        run([data.ctypes.data, out.ctypes.data])
+        np.testing.assert_array_equal(out, data[:, ::-1, ::-1])
+    loaded.close()
+
+
+def test_a_block_that_asks_for_more_than_there_is_is_refused(device: Device) -> None:
+    if device.kind == "opencl" or device.arch() == "emulator":
+        pytest.skip("it takes as much as there is")
+    code = fakes.code_for(turned(200)[1], device)
+    (x,) = code.launches
+    with pytest.raises(
+        at.CompileError, match="kernel0 asks for 500000 bytes that threads share, and the dev"
+    ):
+        device.load(replace(code, launches=(replace(x, shared=500_000),)))
+
+
+def test_emulation_finds_a_launch_that_asks_for_too_little() -> None:
+    need_cxx()
+    data, p = turned(200)
+    device, code = EmulatedDevice(), fakes.code_for(p, EmulatedDevice())
+    (x,) = code.launches
+    less = replace(code, launches=(replace(x, shared=x.shared - 1),))
+    with pytest.raises(
+        DeviceError, match="v_x_shared ends at byte 51200 of shared memory, and the launch ask"
+    ):
+        device.load(less).run([data.ctypes.data, np.zeros_like(data).ctypes.data])
+
+
+def test_memory_that_is_always_there_is_not_asked_for() -> None:
+    _, p = turned(192)  # 48 KB
+    made = cuda_c.generate(p)
+    assert not made.shared and "AT_SHARED(float, v_x_shared, 12288);" in made.text
+
+
+def test_clusters_are_launched_where_the_driver_can(device: Device) -> None:
+    if device.kind == "opencl":
+        pytest.skip("it has none")
+    data, p = turned(200)
+    code = fakes.code_for(p, device)
+    clustered = replace(code, launches=(replace(code.launches[0], cluster=(2, 1, 1)),))
+    assert GridCode.from_bytes(clustered.to_bytes()) == clustered
+    if not isinstance(device, cuda.CudaDevice):
+        with pytest.raises(
+            at.CompileError, match="kernel0 runs blocks in clusters, which .* does not launch"
+        ):
+            device.load(clustered)
+        return
+    loaded, out = DeviceObject(clustered.to_bytes(), device), np.zeros_like(data)
+    loaded.run([data.ctypes.data, out.ctypes.data])
+    np.testing.assert_array_equal(out, data[:, ::-1, ::-1])
+    torn = replace(code, launches=(replace(code.launches[0], cluster=(4, 1, 1)),))
+    with pytest.raises(
+        at.CompileError, match=r"a grid of \(2, 1, 1\) blocks is not cut into clusters of \(4, 1"
+    ):
+        DeviceObject(torn.to_bytes(), device)
+
+
+MAPPED = r"""
+typedef int (*launched)(void **);
+extern "C" const int at_kernel0_count = 2;
+extern "C" int at_kernel0(void **params) {
+  for (int i = 0; i < 16; ++i) (*(long long **)params[1])[i] = ((long long *)params[0])[i];
+  return 0;
+}
+extern "C" int at_cuLaunchKernel(void *f, int, int, int, int, int, int, int, void *, void **params, void **) {
+  return ((launched)f)(params);
+}
+"""
+
+
+def test_kernels_take_tensor_maps_of_their_arrays(device: Device) -> None:
+    """One that returns what it is told of its array, as the fake driver encodes it."""
+    x, out = GridArray("x", "float16", (48, 96), 16), GridArray("out", "int64", (16,), 8)
+    m = TensorMap("x_map", "x", "bfloat16", (48, 96), (96, 1), (16, 64), 128)
+    launch = Launch("kernel0", (1, 1, 1), (1, 1, 1), ("x_map", "out"))
+    code = GridCode("cuda", (x, out), ("out",), (), (launch,), "", maps=(m,))
+    assert GridCode.from_bytes(code.to_bytes()) == code
+    if device.name() != fakes.FAKE:
+        pytest.skip("needs the fake driver")
+    code = replace(code, binary=cxx.build(MAPPED, "-shared", "-fPIC"))
+    if not isinstance(device, cuda.CudaDevice):
+        with pytest.raises(at.CompileError, match="kernel0 takes tensor maps, which PyCUDA does not make"):
+            device.load(code)
+        return
+    loaded = DeviceObject(code.to_bytes(), device)
+    given, told = np.zeros((48, 96), "f2"), np.zeros(16, "i8")
+    for _ in range(2):
+        told[:] = 0
+        loaded.run([given.ctypes.data, told.ctypes.data])
+        where, two_bytes = int(loaded.memory[0]), 1
+        assert told.tolist() == [where, two_bytes, 2, 3, 96, 48, 0, 0, 0, 2 * 96, 64, 16, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"shape": (2,) * 6, "strides": (16,) * 5 + (1,), "box": (1,) * 6}, "1 to 5 dimensions"),
+        ({"strides": (96, 2)}, "whose last has stride 1"),
+        ({"box": (16,)}, "1 to 5 dimensions"),
+        ({"strides": (97, 1)}, "no multiples of 16 bytes"),
+        ({"box": (16, 60)}, "no multiples of 16 bytes"),
+        ({"box": (257, 64)}, "1 to 256 elements"),
+        ({"swizzle": 64}, "fit into the swizzle"),
+        ({"swizzle": 48}, "of 32, 64 or 128 bytes"),
+    ],
+)
+def test_tensor_maps_that_no_driver_takes_are_refused(wrong: dict[str, Any], said: str) -> None:
+    right = TensorMap("x_map", "x", "float16", (48, 96), (96, 1), (16, 64), 128)
+    with pytest.raises(ValueError, match=f"x_map: .*{said}"):
+        replace(right, **wrong)
 
 
 def test_threads_that_have_not_met_it_run_programs(device: Device) -> None:

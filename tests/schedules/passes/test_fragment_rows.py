@@ -1,0 +1,103 @@
+"""Rows of fragments: attention in one kernel, and reductions along rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from grid_cases import need_cxx
+from needs import missing
+from warp_attention import AttentionTiles, by_warps
+
+from autotune.codegen.simt import cuda, emulator, nvrtc
+from schedules import ops, te
+from schedules.ir import AllReduce, interp, walk
+from schedules.ir.grid import GridProgram
+from schedules.ir.interp_grid import run_grid
+from schedules.passes.simt import lower_simt
+from schedules.schedule import Schedule
+from schedules.te.compute_dag import ComputeDAG
+
+
+def data(dag: ComputeDAG, seed: int = 0) -> list[np.ndarray]:
+    """Scores between -8 and 8, so that maxima move."""
+    rng = np.random.default_rng(seed)
+    return [rng.integers(-2, 3, t.shape).astype(t.dtype) for t in dag.inputs]
+
+
+def outputs(dag: ComputeDAG) -> dict[str, np.ndarray]:
+    (y,) = (t for t in dag.params if t.name in dag.outputs)
+    return {y.name: np.full(y.shape, 7).astype(y.dtype)}
+
+
+def run_each_way(dag: ComputeDAG, s: Schedule) -> list[np.ndarray]:
+    """The output by the serial interpreter, that of grids, and the emulator in three orders of landing."""
+    inputs, p = data(dag), lower_simt(s.nest)
+    found = []
+    for run in (lambda a: interp.run(s.nest, a), lambda a: run_grid(p, a)):
+        arrays = dict(zip([t.name for t in dag.inputs], inputs, strict=True)) | outputs(dag)
+        run(arrays)
+        found.append(arrays[dag.outputs[0]])
+    obj = emulator.build(p)
+    for order in ("early", "late", "random"):
+        (out,) = outputs(dag).values()
+        fault = emulator.run(obj, p, [*inputs, out], 0, order=order)
+        assert fault is None, fault
+        found.append(out)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("params", "t"),
+    [
+        ({"heads": 2, "seq": 64, "dim": 16}, AttentionTiles(warps=2, part=32)),
+        ({"heads": 1, "seq": 48, "dim": 32, "is_causal": 1}, AttentionTiles(warps=3, part=16)),
+        ({"b": 2, "heads": 1, "seq": 32, "dim": 16}, AttentionTiles(warps=1, rows=32, part=32)),
+        ({"heads": 1, "seq": 64, "dim": 16}, AttentionTiles(warps=2, part=16, stages=2)),
+    ],
+)
+def test_attention_is_one_kernel(params: dict[str, object], t: AttentionTiles) -> None:
+    need_cxx()
+    w = ops.workload("attention", params, "bfloat16")
+    s = by_warps(w.dag, t)
+    serial, *others = run_each_way(w.dag, s)
+    assert all(np.array_equal(serial.view(np.uint16), x.view(np.uint16)) for x in others)
+    (wanted,) = ops.reference(w, data(w.dag))
+    # a mean of values between -2 and 2, whose weights are rounded by 2^-8 of them, and the result too
+    assert np.abs(serial.astype("f4") - wanted.astype("f4")).max() <= 3 * 2**-8 * 2
+
+
+def reductions(p: GridProgram) -> list[AllReduce]:
+    return [x for x in walk(p.kernels[0].body) if isinstance(x, AllReduce)]
+
+
+def test_rows_are_reduced_by_neighbours() -> None:
+    """4 lanes have a row of the scores: a maximum and a sum of each."""
+    w = ops.workload("attention", {"heads": 1, "seq": 64, "dim": 16}, "bfloat16")
+    p = lower_simt(by_warps(w.dag, AttentionTiles(warps=2, part=32)).nest)
+    assert sorted((x.op, x.near) for x in reductions(p)) == [("+", 4), ("max", 4)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_a_gpu_keeps_scores_in_registers(arch: str) -> None:
+    """Nothing is spilled, and 64 mma are a part of 64 positions."""
+    if not nvrtc.available():
+        missing("nvrtc")
+    w = ops.workload("attention", {"heads": 8, "seq": 1024, "dim": 64}, "bfloat16")
+    p = lower_simt(by_warps(w.dag, AttentionTiles()).nest)
+    (facts,) = nvrtc.compile_cubin(cuda.source(p), arch).facts.values()
+    assert facts["spill_bytes"] == facts["stack_bytes"] == 0 and facts["registers"] <= 168
+
+
+# -- a product whose rows are reduced ---------------------------------------------------------------
+
+
+def row_sums(op: str = "+") -> ComputeDAG:
+    """``r[i] = sum or maximum over j of a[i, k] * b[k, j]``."""
+    a, b = te.placeholder((16, 16), "bfloat16", "a"), te.placeholder((16, 16), "bfloat16", "b")
+    k, j = te.reduce_axis(16, "k"), te.reduce_axis(16, "j")
+    c = te.compute((16, 16), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), "c")
+    reduce = te.sum if op == "+" else te.max
+    r = te.compute((16,), lambda i: reduce(c[i, j], axis=j), "r")
+    return te.dag([a, b, r, te.compute((16, 16), lambda i, j: c[i, j] - r[i], "y")])
