@@ -7,8 +7,8 @@ from schedules.space.rules.alike import schedule_alike
 from schedules.space.rules.cpu.groups import reductions_behind
 from schedules.space.rules.cpu.rows import row_rank
 from schedules.space.rules.cpu.scan_tiles import scan_groups
-from schedules.space.rules.gpu.channels_last import channels_last
 from schedules.space.rules.gpu.attention import schedule_short_attention, short_attention
+from schedules.space.rules.gpu.channels_last import channels_last
 from schedules.space.rules.gpu.maps import schedule_map
 from schedules.space.rules.gpu.matrix_units import matrix_products, schedule_matrix_product
 from schedules.space.rules.gpu.plain import schedule_plainly
