@@ -110,14 +110,14 @@ def each(p: GridProgram, kind: type, change: Callable[[Stmt], Stmt | None]) -> l
 MISTAKES: dict[str, tuple[type, Callable[[Stmt], Stmt | None]]] = {
     "no barrier": (Barrier, lambda s: None),
     "no wait": (Await, lambda s: None),
-    "a wait for one group less": (Await, lambda s: replace(s, pending=s.pending + 1)),  # type: ignore[call-arg, union-attr]
+    "a wait for one group less": (Await, lambda s: replace(s, pending=s.pending + 1)),
     "no signal": (Signal, lambda s: None),
     "a copy of another version": (
         Copy,
-        lambda s: replace(s, indices=((s.indices[0] + 1) % 3, *s.indices[1:])),  # type: ignore[call-arg, union-attr]
+        lambda s: replace(s, indices=((s.indices[0] + 1) % 3, *s.indices[1:])),
     ),
     "no copy": (Copy, lambda s: None),
-    "no condition": (Copy, lambda s: replace(s, cond=E.TRUE)),  # type: ignore[call-arg]
+    "no condition": (Copy, lambda s: replace(s, cond=E.TRUE)),
 }
 
 
@@ -282,8 +282,10 @@ def test_a_choice_of_zero_is_the_condition_of_a_copy(stages: int) -> None:
     np.testing.assert_array_equal(y, z[:, :-2] + z[:, 1:-1] + z[:, 2:])
 
 
-def test_loops_one_after_the_other_and_within_another_keep_their_copies_apart() -> None:
-    """A convolution in one dimension: taps around steps of channels, whose loop is in stages."""
+@pytest.mark.parametrize("outer", [0, 1])
+def test_a_loop_in_stages_within_another_is_one_with_it_or_begins_again(outer: int) -> None:
+    """A convolution in one dimension: taps around steps of channels, whose loop is in stages. A hint of the
+    loop over taps keeps it."""
     x, w = te.placeholder((12, 6), "float32", name="A"), te.placeholder((3, 6, 4), "float32", name="B")
     t, c = te.reduce_axis(3, name="t"), te.reduce_axis(6, name="c")
     y = te.compute((10, 4), lambda i, o: te.sum(x[i + t, c] * w[t, c, o], axis=(t, c)), name="C")
@@ -298,7 +300,10 @@ def test_loops_one_after_the_other_and_within_another_keep_their_copies_apart() 
         s.bind(s.fuse(*[q for q in s.loops(copy) if q.startswith(copy)]), "threadIdx.x")
         s.annotate(copy, "async", 1)
     s.annotate(step, "stages", 2)
+    if outer:
+        s.annotate(tap, "stages", 1)
     p = lower_simt(s.nest)
+    assert count(p, Barrier) == 1 + outer and count(p, Await) == 1
     a, b = data(s)
     want = sum(a[k : k + 10] @ b[k] for k in range(3))
     for landing in LANDINGS:
