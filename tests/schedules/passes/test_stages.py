@@ -25,6 +25,7 @@ from schedules.ir import (
     Buffer,
     Copy,
     Loop,
+    LoweredFunc,
     Seq,
     Signal,
     Stmt,
@@ -37,6 +38,7 @@ from schedules.ir.exprs import loads
 from schedules.ir.grid import GridKernel, GridProgram
 from schedules.ir.interp import InterpError
 from schedules.ir.interp_grid import LANDINGS, run_grid
+from schedules.ir.printer import show
 from schedules.passes.barriers import barriers
 from schedules.passes.simt import lower_simt
 from schedules.passes.stages import stages
@@ -193,6 +195,16 @@ def test_what_no_copy_may_do_is_told(what: str, landing: str) -> None:
     arrays = {n: np.arange(4, dtype="f4") for n in "xy"}
     with pytest.raises(InterpError, match=says):
         run_grid(by_hand(*stmts), arrays, landing=landing)
+
+
+def test_copies_are_printed_with_what_they_read_and_when() -> None:
+    program = by_hand(replace(OWN, cond=Var("t") < 1), Signal(), Await(2))
+    text = show(LoweredFunc("k", program.params, program.outputs, program.kernels[0].body))
+    assert [x.strip() for x in text.splitlines()[-3:]] == [
+        "copy s[t], x[t], 1, if t < 1",
+        "signal",
+        "await 2",
+    ]
 
 
 def test_where_its_condition_fails_a_copy_reads_nothing_and_is_zero() -> None:
