@@ -153,6 +153,22 @@ def test_what_is_copied_is_read_at_once_or_at_the_wait() -> None:
     assert {o: set(x.out.tolist()) for o, x in ran.items()} == {"early": {1}, "late": {2}, "random": {1, 2}}
 
 
+def test_memory_begins_as_nothing() -> None:
+    """Registers, and what threads share: it is not that of the block before."""
+    need_cxx()
+    body = """
+  AT_SHARED(float, s, 32);
+  const int t = threadIdx.x;
+  float own[4];
+  asm volatile("" : "+m"(own));
+  if (blockIdx.x == 0) s[t] = 1;
+  out[64 * blockIdx.x + t] = s[t];
+  out[64 * blockIdx.x + 32 + t] = own[t % 4];
+"""
+    for order, ran in emulated(body, {"out": np.empty(128, "float32")}, grid=(2, 1, 1)).items():
+        assert (ran.out[:32] == 1).all() and np.isnan(ran.out[32:]).all(), order
+
+
 @pytest.mark.slow
 def test_fibers_without_code_of_their_own_do_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nobody wrote how stacks are changed, the system does it."""
