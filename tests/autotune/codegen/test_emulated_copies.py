@@ -82,7 +82,7 @@ WRONG = {
     "a source outside": (
         "x[4 * t]",
         "x[4 * t + 4]",
-        "thread 31 of block 1?[0-9]* copies 16 bytes from outside of all arrays",
+        "thread 31 of block 1?[0-9]* reaches for 16 bytes outside of all arrays",
     ),
     "a place outside": ("s[4 * t]", "s[4 * t + 4]", r"thread 31 of block \d+ uses s\[131\] of 128"),
     "a width that there is not": (
