@@ -45,14 +45,14 @@ class GridProgram:
     kernels: tuple[GridKernel, ...]
 
 
-# Bytes of a line of all banks, at multiples of which arrays begin in memory that a launch asks for.
-BANKS = 128
+# Bytes at multiples of which shared arrays begin: of the widest access. Most arrays fill them.
+WIDEST = 16
 
 
 def shared_places(buffers: Iterable[Buffer]) -> tuple[dict[str, int], int]:
     """({shared buffer: its first byte}, bytes of all) where they lie one after another. What is swizzled
     begins where that is as at first; the larger multiples come first."""
-    steps = {b: max(BANKS, swizzle_period(b)) for b in buffers}
+    steps = {b: max(WIDEST, swizzle_period(b)) for b in buffers}
     places, end = dict[str, int](), 0
     for b in sorted(steps, key=lambda b: -steps[b]):
         places[b.name] = -(-end // steps[b]) * steps[b]

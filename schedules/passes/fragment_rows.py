@@ -1,8 +1,8 @@
 """Rows of fragments: numbers of which a warp has one for each row, and reductions along rows.
 
 ``r[i]`` beside ``S[i, j]`` in a statement lies as ``S`` lies along ``i``: lanes that have different columns
-of a row have the same ``r[i]``. A reduction along ``j`` is done by each lane over its own columns, then by the
-lanes that have the others of the row, which are neighbours, together.
+of a row have the same ``r[i]``. A reduction along ``j`` is done by each lane over its own columns, then by
+the lanes that have the others of the row, which are neighbours, together.
 
 Source: PTX ISA, "Matrix Fragments for mma.m16n8k16": 4 neighbouring lanes have a row of the sums.
 """

@@ -123,7 +123,7 @@ def _stmt(s: Stmt, at: Scope) -> Stmt:
             if b.name not in at.layouts:
                 raise ScheduleError(
                     f"fragment {b.name}: no instruction says which lane has which element, nor a fragment "
-                    "that is used beside it; tensorize the loops that use it, or give it the scope local"
+                    "beside it; tensorize the loops that use it, or give it the scope local"
                 )
             f = Fragment(b, *at.layouts[b.name])
             inner = replace(at, held={**at.held, b.name: f}, buffers={**at.buffers, b.name: f.registers})

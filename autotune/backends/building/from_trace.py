@@ -13,7 +13,7 @@ from schedules import affine, ir
 from schedules import expr as E
 from schedules.constants import split_constants
 from schedules.errors import ScheduleError
-from schedules.gpu_architectures import STATIC_SHARED, shared_room
+from schedules.gpu_architectures import STATIC_SHARED, features, shared_room
 from schedules.ir import LoweredFunc
 from schedules.ir.arguments import arguments
 from schedules.ir.grid import GridKernel, GridProgram, shared_places
@@ -97,7 +97,7 @@ def grid_program(dag: ComputeDAG, trace: Trace, target: Target) -> GridProgram:
     _check_forwards(dag)
     _check_length(trace)
     with within_recursion():
-        program = lower_simt(Schedule.replay(dag, trace, target).nest)
+        program = lower_simt(Schedule.replay(dag, trace, target).nest, features(target))
     for kernel in program.kernels:
         blocks = {x.var: (0, (ir.const(x.extent) or 1) - 1) for x in kernel.blocks}
         _check_iterations(dag, prod(kernel.grid) * iterations(kernel.body, blocks))

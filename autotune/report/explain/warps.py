@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from autotune.report.explain.counters import Countable, countable, iterations, ones, points
 from autotune.results.explanation import Row, Section
 from schedules.errors import AutotuneError
+from schedules.gpu_architectures import features
 from schedules.ir import bound_to, const, in_order, walk
 from schedules.ir.interp import InterpError
 from schedules.ir.warps import BufferCounts, KernelCounts, watch
@@ -28,7 +29,8 @@ def sections(schedule: Schedule) -> list[Section]:
         why = f"two blocks of the grid compute {_instances(schedule):,} points, which are too many to be "
         return [_none(f"{why}interpreted (at most {MOST:,})", schedule)]
     try:
-        program = lower_simt(found.schedule.nest)
+        known = None if schedule.target is None else features(schedule.target)
+        program = lower_simt(found.schedule.nest, known)
         kernels = watch(program, ones(program.params), WARP, ends=True)
     except (AutotuneError, InterpError) as err:
         return [_none(f"the interpreter does not run it: {err}", schedule)]

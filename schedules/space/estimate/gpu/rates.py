@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from schedules.gpu_architectures import shared_room, taken_shared
+from schedules.gpu_architectures import matrix_rate, shared_room, taken_shared
 from schedules.model import Target
 
 # Threads of a warp.
@@ -27,6 +27,7 @@ class GpuRates:
     fma: float  # a cycle and SM, float32
     clock: float  # Hz
     bandwidth: float  # bytes a second
+    products: float  # multiply-adds of 16-bit floats of matrix units, a cycle and SM; 0: there are none
 
     @staticmethod
     def of(target: Target) -> GpuRates:
@@ -41,4 +42,5 @@ class GpuRates:
             limit("sm_blocks", 32), shared, max(shared + taken, limit("sm_shared_bytes", 164 << 10)), taken,
             limit("registers", 65536), limit("thread_registers", 255), limit("fma", 64),
             1e6 * limit("clock_mhz", 1400), 1e9 * limit("bandwidth_gbs", 1500),
+            float(matrix_rate(target)),
         )  # fmt: skip
