@@ -241,6 +241,20 @@ def _abs_slope(args: tuple[Expr, ...], result: Expr) -> tuple[Expr | None, ...]:
     return (E.select(E.compare("<", 0.0, x), one, below),)
 
 
+def _tf32(x: Array) -> Array:
+    """By the bits of a float32: half of the last bit that stays is added to the size, and the rest cut off."""
+    with np.errstate(over="ignore"):
+        near = np.asarray(x, np.float32)
+    rounded = ((near.view(np.int32) + np.int32(1 << 12)) & np.int32(-1 << 13)).view(np.float32)
+    return np.where(np.isnan(near), near, rounded).astype(np.asarray(x).dtype)
+
+
+def _tf32_change(a: Array, e: Array, v: Array) -> Array:
+    """By both ends, between which it rises."""
+    low, high = np.nextafter(a - e, -np.inf), np.nextafter(a + e, np.inf)
+    return np.where(e > 0, np.maximum(v - _tf32(low), _tf32(high) - v), 0)
+
+
 FUNCTIONS = {
     row.name: row
     for row in (
@@ -385,6 +399,13 @@ FUNCTIONS = {
         Function(
             "round", np.rint, cheap=True, c="rint",
             doc="The nearest whole number, of two the even one: ``te.round(2.5)`` is 2. Exact.",
+        ),
+        Function(
+            "tf32", _tf32, change=_tf32_change,
+            open=lambda a, e: np.isinf(e) | ((np.abs(a) + e > 3.4e38) & (e > 0)), cheap=True,
+            slope=lambda x, y: (E.wrap(1.0, E.dtype_of(x[0])),),
+            doc="The nearest number with 10 bits of mantissa and the exponent of float32, of two the one away "
+            "from 0: what matrix units of NVIDIA GPUs multiply in place of float32. Exact.",
         ),
     )
 }  # fmt: skip

@@ -26,7 +26,8 @@ HINTS = {  # {hint: "what it is of: what it says"}
     "share a processor",
     "stages": "loop: on a GPU, so many iterations' copies to shared memory lie there at a time, and are "
     "begun so many iterations less one before they are read",
-    "async": "block that copies to shared memory: on a GPU, 1 copies in the background, without registers",
+    "async": "block that copies to shared memory: on a GPU, 1 copies in the background, without registers, "
+    "where at least 4 bytes lie side by side and nothing is computed on the way",
     "swizzle": "block: in rows of the shared buffer that it writes, chunks of 16 bytes change places within "
     "at most so many bytes, from row to row, against bank conflicts",
     "pad": "block: elements added to the rows of the shared buffer that it writes, against bank conflicts",

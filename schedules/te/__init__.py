@@ -103,6 +103,7 @@ if TYPE_CHECKING:
     sqrt: OneInput
     tan: OneInput
     tanh: OneInput
+    tf32: OneInput
     trunc: OneInput
 globals().update(OF_ROWS)
 __all__ = sorted([*__all__, *OF_ROWS])

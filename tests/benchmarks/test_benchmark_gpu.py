@@ -17,10 +17,14 @@ from device_cases import program_on
 from emulated_device import EmulatedDevice
 from grid_cases import need_cxx
 from model_cases import layers
+from needs import imported
 
 import autotune as at
 from autotune.backends.drivers import cuda
 from autotune.codegen.simt import nvrtc
+from autotune.measure import random_inputs
+from autotune.tuning.suites import read
+from schedules.te.evaluator import evaluate
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -163,8 +167,13 @@ def test_an_unknown_step_is_refused(tmp_path: Path) -> None:
     assert status == 2 and "no step 'suite 99'; the steps are install, instructions, half products" in said
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("target", ["cuda-emulator", "h100-emulator"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        pytest.param("cuda-emulator", marks=pytest.mark.soak),
+        pytest.param("h100-emulator", marks=pytest.mark.slow),
+    ],
+)
 def test_a_dry_run_does_or_skips_every_step_also_after_a_kill(tmp_path: Path, target: str) -> None:
     """As a stranger calls it, but for budgets: no suite is named. It is killed in its sixth step."""
     need_cxx()
@@ -197,3 +206,62 @@ def test_a_dry_run_does_or_skips_every_step_also_after_a_kill(tmp_path: Path, ta
     with at.Log(tmp_path / "gpu.db") as log:
         trials = [r for r in log.records() if r.kind == "trial"]
     assert len(trials) >= sum(r["measured"] for r in rows) >= len(rows)
+
+
+@pytest.mark.slow
+def test_torch_computes_what_the_steps_compare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every task of the first steps, by the calls that a GPU's comparison makes, on this CPU."""
+    imported("torch")
+    import gpu_peers
+
+    for task in read(str(ROOT / "benchmarks/gpu_small.toml")):
+        w = task.workload
+        arrays = random_inputs(w.dag)
+        expected = gpu_peers.tensor(evaluate(w.dag, arrays)[0]).double()
+        inputs = [gpu_peers.tensor(x) for x in arrays]
+        others = dict(gpu_peers._others(w))
+        assert (gpu_peers.CUDNN in others) == (w.op == "attention")
+        got = others["torch"](w, inputs)()
+        gpu_peers._agree(w, got, expected)
+        with pytest.raises(ValueError, match="it and the tuned kernel differ by"):
+            gpu_peers._agree(w, got, expected + expected.abs().max())
+
+
+def test_suites_of_the_steps_have_the_same_names() -> None:
+    matrix, small = (
+        {t.suite for t in read(str(ROOT / f"benchmarks/{f}.toml"))} for f in ("gpu_matrix", "gpu_small")
+    )
+    assert matrix - {"races"} == small - {"memory"}
+
+
+def test_the_rows_furthest_behind_are_profiled() -> None:
+    rows = [
+        {"op": op, "times_s": {"autotune": ours, **others}}
+        for op, ours, others in (
+            ("a", 2.0, {"torch": 1.0, "triton": 4.0}), ("b", 1.0, {"torch": 1.0}), ("c", 3.0, {"torch": 1.0}),
+            ("d", 9.0, {}),
+        )
+    ]  # fmt: skip
+    assert [r["op"] for r in gpu_steps.worst([*rows, {"op": "e", "times_s": {"torch": 1.0}}])] == ["c", "a"]
+
+
+def test_without_packages_the_command_says_what_to_install(tmp_path: Path) -> None:
+    """As in a fresh clone where nothing was installed."""
+    out = tmp_path / "gpu.json"
+    bare = [sys.executable, "-S", "-E", "benchmarks/gpu.py", "--out", str(out), "--child", "here"]
+    subprocess.run(bare, cwd=ROOT, capture_output=True, check=True)
+    found = gpu_steps.so_far(out, "here")
+    assert found["status"] == "skipped"
+    assert "is not installed: python -m pip install '.[cuda,dev]' torch triton" in found["reason"]
+
+
+@pytest.mark.slow
+def test_without_a_gpu_the_command_says_so(tmp_path: Path) -> None:
+    if cuda.available():
+        pytest.skip("there is a GPU here")
+    out = ("--out", str(tmp_path / "gpu.json"))
+    done = subprocess.run(
+        [sys.executable, "benchmarks/gpu.py", *out], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert done.stderr.startswith("there is no NVIDIA GPU here") and "cuda-emulator" in done.stderr

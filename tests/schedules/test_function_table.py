@@ -30,6 +30,7 @@ def test_every_row_has_a_function_of_te_and_code_for_cpus() -> None:
 def test_what_is_numpys_has_its_name() -> None:
     x = np.array([0.3, 1.7, 2.5])
     own = {"erf": np.vectorize(math.erf), "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "pow": np.power}
+    own["tf32"] = lambda x: np.round(x * 1024 / 2 ** np.floor(np.log2(x))) / 1024 * 2 ** np.floor(np.log2(x))
     own |= {n: getattr(np, f"arc{n[1:]}") for n in FUNCTIONS if n.startswith("a") and n != "abs"}
     for name, row in FUNCTIONS.items():
         numpys = own.get(name) or getattr(np, name)

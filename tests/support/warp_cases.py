@@ -49,7 +49,8 @@ class WarpCase:
 
         def term(i: te.Expr, j: te.Expr) -> te.Expr:
             x = a[r, i] if "a" in self.turned else a[i, r]
-            return x * (b[j, r] if "b" in self.turned else b[r, j])
+            y = b[j, r] if "b" in self.turned else b[r, j]
+            return te.tf32(x) * te.tf32(y) if self.product == TF32 else x * y
 
         c = te.compute((m, n), lambda i, j: te.sum(term(i, j), axis=r), "c")
         y = te.compute((m, n), lambda i, j: c[i, j] * 2 + bias[j], "y")
@@ -114,10 +115,15 @@ class WarpCase:
         rng = np.random.default_rng(seed)
         dag = self.dag()
         least = [0 if x.dtype == "uint8" else -3 for x in dag.inputs]
-        return [rng.integers(lo, 4, x.shape).astype(x.dtype) for lo, x in zip(least, dag.inputs, strict=True)]
+        found = [
+            rng.integers(lo, 4, x.shape).astype(x.dtype) for lo, x in zip(least, dag.inputs, strict=True)
+        ]
+        if self.product == TF32:  # what is rounded away
+            found[0] += np.float32(2**-12) * np.sign(found[0])
+        return found
 
     def expected(self, inputs: list[np.ndarray]) -> np.ndarray:
-        a, b, bias = (x.astype("float64") for x in inputs)
+        a, b, bias = (np.rint(x.astype("float64")) for x in inputs)
         a, b = (x.T if name in self.turned else x for name, x in (("a", a), ("b", b)))
         return (a @ b * 2 + bias).astype(inputs[2].dtype)
 
@@ -145,7 +151,7 @@ def _own(s: Schedule, name: str) -> list[str]:
 
 
 F16, BF16 = "mma_m16n8k16_float32_float16", "mma_m16n8k16_float32_bfloat16"
-INT8 = "mma_m16n8k32_int32_{}_{}"
+INT8, TF32 = "mma_m16n8k32_int32_{}_{}", "mma_m16n8k8_float32_tf32"
 CASES = {
     "f16": WarpCase(F16, ("ldmatrix_float16_a", "ldmatrix_float16_b_trans")),
     "f16, a turned": WarpCase(F16, ("ldmatrix_float16_a_trans", "ldmatrix_float16_b_trans"), "a"),
@@ -157,6 +163,8 @@ CASES = {
     ),
     "bf16": WarpCase(BF16, ("ldmatrix_bfloat16_a", "ldmatrix_bfloat16_b_trans")),
     "bf16, both turned": WarpCase(BF16, ("ldmatrix_bfloat16_a_trans", "ldmatrix_bfloat16_b"), "ab"),
+    "tf32": WarpCase(TF32, ("ldmatrix_float32_a", None)),
+    "tf32, b turned": WarpCase(TF32, ("ldmatrix_float32_a", "ldmatrix_float32_b"), "b"),
     **{
         f"{a} {b}": WarpCase(INT8.format(a, b), (f"ldmatrix_{a}_a", f"ldmatrix_{b}_b"), "b")
         for a in ("int8", "uint8")

@@ -173,7 +173,7 @@ def expressions() -> Any:
 
     def inverses(i: te.Expr, j: te.Expr) -> te.Expr:
         v = w[i, j]
-        v = te.asin(v) + te.acos(v) + te.atan(v) + te.sinh(v) + te.cosh(v) + te.hypot(v, te.trunc(v))
+        v = te.asin(v) + te.acos(v) + te.atan(v) + te.sinh(v) + te.cosh(v) + te.hypot(v, te.trunc(te.tf32(v)))
         return te.where(v > 0.0, te.asinh(v) + te.acosh(v), te.atanh(v)) + te.log2(v) + te.log10(te.cbrt(v))
 
     w = te.compute((8, 8), rest, name="w")

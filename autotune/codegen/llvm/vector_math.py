@@ -152,6 +152,14 @@ def _erf_float64(b: Body, x: str) -> str:
     return b.intrinsic("copysign", b.where(y, "olt", one, quotient, b.sub(one, quotient)), x)
 
 
+def _tf32(b: Body, x: str) -> str:
+    if b.fmt.bits == 64:
+        b32 = Body(FORMATS["float32"], b.lanes, b.prefix, b.features, b.code)
+        return b32.widen(_tf32(b32, b32.narrow(x)))
+    rounded = b.integer("and", b.integer("add", b.to_bits(x), 1 << 12), -1 << 13)
+    return b.where(x, "uno", x, x, b.from_bits(rounded))
+
+
 # {function: (body, operands) -> its value}.
 _EMITTERS: dict[str, Callable[..., str]] = {
     **vector_exp.EMITTERS,
@@ -168,6 +176,7 @@ _EMITTERS: dict[str, Callable[..., str]] = {
     "ceil": lambda b, x: b.intrinsic("ceil", x),
     "trunc": lambda b, x: b.intrinsic("trunc", x),
     "round": lambda b, x: b.intrinsic("roundeven", x),
+    "tf32": _tf32,
 }
 # Names of the functions.
 FUNCTIONS = tuple(name for name in ROWS if name in _EMITTERS)

@@ -6,7 +6,7 @@ from functools import partial
 
 from autotune.codegen.simt import atomics, emit
 from autotune.codegen.simt.dialect import SWIZZLE, Dialect
-from autotune.codegen.simt.expr import FUNCTIONS, with_conversions
+from autotune.codegen.simt.expr import FUNCTIONS, TF32, with_conversions
 from schedules.dtypes import DTYPES, STORED_FLOATS
 from schedules.ir.grid import GridKernel
 
@@ -182,6 +182,7 @@ CUDA = with_conversions(
             ("AT_SIGNAL", _COPIES),
             ("_AS(", _CACHED),
             SWIZZLE,
+            *TF32,
         ),
     )
 )

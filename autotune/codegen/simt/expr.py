@@ -64,6 +64,21 @@ AT_FLOAT(float, float32)
 AT_INTEGER(int, unsigned, int32)
 AT_INTEGER(at_long, at_ulong, int64)
 """
+# Rounding to TF32, where it is used; that of float64 is one of float32.
+TF32 = (
+    ("at_tf32_", """\
+AT_INLINE float at_tf32_float32(float f) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  unsigned bits;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(f));
+  return AT_AS_FLOAT(bits);
+#else
+  return f != f ? f : AT_AS_FLOAT((AT_AS_UINT(f) + 0x1000u) & 0xffffe000u);
+#endif
+}
+"""),
+    ("at_tf32_float64", "AT_INLINE double at_tf32_float64(double f) { return at_tf32_float32((float)f); }\n"),
+)  # fmt: skip
 # {operator: its function}.
 NAMES = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod", "<<": "shl", ">>": "shr"}
 
@@ -171,7 +186,7 @@ class CExpressions:
             case Call(fn=fn, args=args):
                 d = E.dtype_of(e)
                 x = ", ".join(map(self.expr, args))
-                if fn == "sigmoid" or (fn == "abs" and not E.is_float(d)):
+                if fn in ("sigmoid", "tf32") or (fn == "abs" and not E.is_float(d)):
                     return f"{self.helper(fn, d)}({x})"
                 if not E.is_float(d):
                     return x

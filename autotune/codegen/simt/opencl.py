@@ -6,7 +6,7 @@ from functools import partial
 
 from autotune.codegen.simt import atomics, emit
 from autotune.codegen.simt.dialect import SWIZZLE, Dialect
-from autotune.codegen.simt.expr import FUNCTIONS, with_conversions
+from autotune.codegen.simt.expr import FUNCTIONS, TF32, with_conversions
 from schedules.dtypes import DTYPES, STORED_FLOATS
 from schedules.ir.grid import GridKernel
 
@@ -87,7 +87,7 @@ OPENCL = with_conversions(
         without_half="POCL_DEVICE_ADDRESS_BITS",
         shuffles=False,
         aligned=False,
-        where_used=(SWIZZLE,),
+        where_used=(SWIZZLE, *TF32),
     )
 )
 generate, source = partial(emit.generate, OPENCL), partial(emit.source, OPENCL)

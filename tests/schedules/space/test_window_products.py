@@ -77,7 +77,7 @@ UNITS: dict[str, tuple[str, dict[str, object], str | None, str | None, str]] = {
     "groups": ("conv2d", {"h": 5, "w": 6, "ci": 8, "co": 16, "k": 3, "groups": 2}, "float16", "NHWC", ""),
     "NCHW": ("conv2d", {"h": 5, "w": 6, "ci": 3, "co": 8, "k": 3, "padding": 1}, "float16", "NCHW", ""),
     "epilogue": ("conv2d_bias_relu", {"h": 4, "w": 5, "ci": 6, "co": 10, "k": 2}, "float16", "NHWC", ""),
-    "int8": ("quantized_conv2d", {"h": 4, "w": 4, "ci": 4, "co": 8, "k": 3, "padding": 1}, None, None, "uint8"),
+    "int8": ("quantized_conv2d", {"h": 4, "w": 4, "ci": 8, "co": 8, "k": 2}, None, None, "uint8"),
 }  # fmt: skip
 
 

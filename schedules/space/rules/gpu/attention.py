@@ -1,7 +1,7 @@
 """Rule for attention over short rows on matrix units: one kernel, whose scores stay in registers of warps.
 
-A warp has 16 rows of the scores, whole, as the sums of its instructions. So the maximum and the sum of a row are
-those of 4 neighbouring lanes, and the weights lie as the instruction of the second product takes them.
+A warp has 16 rows of the scores, whole, as the sums of its instructions. So the maximum and the sum of a row
+are those of 4 neighbouring lanes, and the weights lie as the instruction of the second product takes them.
 
 Longer rows would have to be rescaled on the way. Weights that are stored rounded may not be (ADR 128).
 

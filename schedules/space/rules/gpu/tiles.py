@@ -91,6 +91,7 @@ def schedule_tiles(d: SketchBuilder, producer: str, consumer: str) -> None:
     lanes = lanes_of(n[long[0]], d.dtype(d.block(consumer))) if long and long[0] == axes[-1] else [1]
     shared = _operands_to_share(p) if _worth_sharing(p) else []
     ways = ("shared",) if producer in d.products else ("shared", "direct")  # directly, each read would divide
+    ways = ("direct",) if producer in d.in_parts else ways  # none is read twice
     share = bool(shared) and d.choose(f"{producer}.operands", ways) == "shared"
     warps = (
         share
