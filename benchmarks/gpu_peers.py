@@ -3,7 +3,8 @@ second cache written over before each, times by events on one stream.
 
 Each contender is captured into a CUDA graph where that is possible, so that what Python costs is nobody's
 time. float32 means float32: tf32 is off everywhere. float16 is what arrays hold: what is computed with it is
-each library's choice, and all that we know of widen sums to float32.
+each library's choice, and all that we know of widen sums to float32. Products of torch are cuBLAS's, its
+convolutions cuDNN's.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 
 from autotune.measure import random_inputs
-from autotune.measure.compare.peers.with_torch import operator
+from autotune.measure.compare.peers.with_torch import operator, tensor
 from autotune.run.kernel import Kernel
 from autotune.run.workloads import dtype_of
 from schedules.model import Workload
@@ -25,7 +26,14 @@ from schedules.ops import parameters
 
 ROUNDS = 60
 WARM = 5
-TOLERANCE = {"float16": 2e-2, "float32": 1e-3}  # of the RMS: peers may round to float16 at every step
+TOLERANCE = {  # of the RMS, by dtype of the inputs: peers may round to it at every step
+    "float16": 2e-2,
+    "bfloat16": 1.5e-1,
+    "float32": 1e-3,
+    "int8": 0.0,
+    "uint8": 0.0,
+}
+CUDNN = "torch, cuDNN"  # attention alone: elsewhere torch chooses among cuDNN's by itself
 FLUSH_BYTES = 256 << 20
 Call = Callable[[], Any]
 
@@ -37,7 +45,7 @@ def compare(
     fails, or disagrees with our kernel, which was checked against numpy when it was tuned."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
-    inputs = [torch.from_numpy(x).cuda() for x in random_inputs(workload.dag)]
+    inputs = [tensor(x).cuda() for x in random_inputs(workload.dag)]
     outs = [torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="cuda") for t in _outputs(workload)]
     out = outs[0] if len(outs) == 1 else tuple(outs)
     contenders: dict[str, Call] = {"autotune": lambda: kernel(*inputs, out=out)}
@@ -45,8 +53,8 @@ def compare(
     expected = outs[0].double()
     skipped: dict[str, str] = {}
     with torch.inference_mode():
-        for name, make in (("torch", _eager), ("torch.compile", _compiled), ("triton", _triton)):
-            if name not in names:
+        for name, make in _others(workload):
+            if name.split(",")[0] not in names:
                 skipped[name] = "it was not asked for"
                 continue
             try:
@@ -109,6 +117,12 @@ def call_seconds(calls: int = 2000) -> dict[str, float]:
     return found
 
 
+def _others(workload: Workload) -> list[tuple[str, Callable[[Workload, list[Any]], Call]]]:
+    """Other libraries by name, each with what makes its call."""
+    all_have = [("torch", _eager), ("torch.compile", _compiled), ("triton", _triton)]
+    return [*all_have, (CUDNN, _cudnn)] if workload.op == "attention" else all_have
+
+
 def _outputs(workload: Workload) -> list[Any]:
     return [workload.dag.tensors[n] for n in workload.dag.outputs]
 
@@ -132,6 +146,18 @@ def _captured(call: Call) -> Call:
 
 def _eager(workload: Workload, inputs: list[Any]) -> Call:
     return operator(workload.op)(parameters(workload), inputs, None)
+
+
+def _cudnn(workload: Workload, inputs: list[Any]) -> Call:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    call = _eager(workload, inputs)
+
+    def attention() -> Any:
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            return call()
+
+    return attention
 
 
 def _compiled(workload: Workload, inputs: list[Any]) -> Call:

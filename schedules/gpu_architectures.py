@@ -24,8 +24,12 @@ OPT_IN_SHARED = {
     70: 96, 72: 96, 75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 110: 227,
     120: 99, 121: 99,
 }  # fmt: skip
-# Bytes of a processor's shared memory that each block takes besides its own, from sm_80 on.
-RESERVED_SHARED = 1 << 10
+# Bytes of a processor's shared memory that each block takes besides its own, and from which architecture on.
+RESERVED_SHARED, RESERVING = 1 << 10, 80
+# Multiply-adds of 16-bit floats, added up in float32, of a processor's matrix units in a cycle, as `mma.sync`
+# reaches them, by architecture. An H100 has 2048, of which mma.sync gets about 0.6
+# (docs/measurements/matrix_units.md).
+MATRIX_UNITS = {75: 512, 80: 1024, 86: 512, 87: 512, 89: 512, 90: 1229, 100: 1024, 103: 1024, 120: 512, 121: 512}
 _ARCH = re.compile(r"sm_(\d{2,3})(a?)(?:-" + EMULATED + ")?")
 
 
@@ -54,6 +58,16 @@ def shared_room(target: Target) -> int:
     """Bytes that the threads of a block may share. Above `STATIC_SHARED` a launch has to ask for them."""
     stated = target.limit("shared_bytes", STATIC_SHARED)
     return OPT_IN_SHARED.get(number(target), 0) << 10 or stated if stated == STATIC_SHARED else stated
+
+
+def taken_shared(target: Target) -> int:
+    """Bytes of a processor's shared memory that each block takes besides those that its threads share."""
+    return RESERVED_SHARED if number(target) >= RESERVING else 0
+
+
+def matrix_rate(target: Target) -> int:
+    """Multiply-adds of 16-bit floats that a processor's matrix units do in a cycle; 0: it has none."""
+    return MATRIX_UNITS.get(number(target), 0)
 
 
 def compiled_for(arch: str) -> str:

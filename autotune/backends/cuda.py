@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING
 from autotune.backends.building.generator_version import generator_version
 from autotune.backends.drivers.protocol import Device
 from autotune.backends.grids import Grids
+from autotune.errors import CompileError
 from autotune.platform.machine import driver_library
 from autotune.settings import cuda_binding
 from schedules.distribution import install
 from schedules.gpu_architectures import compiled_for
+from schedules.ir import Intrinsic, walk
+from schedules.ir.grid import GridProgram
 from schedules.model import Target, Trace
 from schedules.te.compute_dag import ComputeDAG
 
@@ -104,16 +107,19 @@ class Cuda(Grids):
             made = cuda.generate(program)
         cubin = nvrtc.compile_cubin(made.text, compiled_for(target.arch))
         facts = with_asked(cubin.facts, made.shared)
+        check_registers(program, facts)
         return grid_code(program, self.name, made, cubin.data, facts).to_bytes()
 
     def cross_compile(self, dag: ComputeDAG, trace: Trace, target: Target) -> Compiled:
         from autotune.backends.building.cross_compile import Compiled
         from autotune.backends.building.from_trace import grid_program
-        from autotune.codegen.simt import cuda, nvrtc
+        from autotune.codegen.simt import cuda, nvrtc, sass
 
         made = cuda.generate(grid_program(dag, trace, target))
         cubin = nvrtc.compile_cubin(made.text, compiled_for(target.arch))
-        return Compiled(target, made.text, cubin.data, with_asked(cubin.facts, made.shared))
+        facts, counted = with_asked(cubin.facts, made.shared), sass.counts(cubin.data)
+        facts = {k: {**v, **counted.get(k, {})} for k, v in facts.items()}
+        return Compiled(target, made.text, cubin.data, facts)
 
     def versions(self, target: Target) -> list[str]:
         """With the version of NVRTC that compiles it. Then without, for where there is none: what was made
@@ -132,11 +138,22 @@ class Cuda(Grids):
         return [f"{generator} nvrtc {version}", generator]
 
 
-def with_asked(
-    facts: Mapping[str, Mapping[str, int]], asked: Mapping[str, int]
-) -> dict[str, dict[str, int]]:
+def with_asked(facts: Mapping[str, Mapping[str, int]], asked: Mapping[str, int]) -> dict[str, dict[str, int]]:
     """What the compiler tells of kernels, with the shared memory that their launches ask for."""
     return {k: {**v, "shared_bytes": v["shared_bytes"] + asked.get(k, 0)} for k, v in facts.items()}
+
+
+def check_registers(program: GridProgram, facts: Mapping[str, Mapping[str, int]]) -> None:
+    """Raises CompileError for a kernel that uses matrix units and keeps some of its registers in memory:
+    what feeds these units is to be there when they want it."""
+    for k in program.kernels:
+        kept = {n: facts[k.name][f"{n}_bytes"] for n in ("spill", "stack") if facts[k.name][f"{n}_bytes"]}
+        if kept and any(isinstance(x, Intrinsic) and x.instruction.threads > 1 for x in walk(k.body)):
+            told = " and ".join(f"{n} bytes of {what}" for what, n in kept.items())
+            raise CompileError(
+                f"{k.name} uses matrix units, and the compiler keeps registers in memory ({told} a thread); "
+                "use smaller tiles of a warp"
+            )
 
 
 BACKEND = Cuda()

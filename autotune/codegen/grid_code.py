@@ -77,9 +77,38 @@ class GridArray:
 
 
 @dataclass(frozen=True)
+class TensorMap:
+    """An array as a kernel is told of it to copy boxes of it at once: a parameter of 128 bytes, which a call
+    gives the array's address. ``shape`` and ``strides``: in elements; the last stride is 1. ``box``: elements
+    along each dimension; ``swizzle``: as of `Buffer`. Raises ValueError for what no driver takes. Source:
+    CUDA Driver API, *cuTensorMapEncodeTiled*.
+    """
+
+    name: str
+    array: str
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int = 0
+
+    def __post_init__(self) -> None:
+        item, rank = DTYPES[self.dtype].itemsize, len(self.shape)
+        if not 1 <= rank <= 5 or len(self.strides) != rank or len(self.box) != rank or self.strides[-1] != 1:
+            raise ValueError(f"{self.name}: a map has 1 to 5 dimensions, whose last has stride 1")
+        if any(n * item % 16 for n in (*self.strides[:-1], self.box[-1])):
+            raise ValueError(f"{self.name}: rows and rows of a box are no multiples of 16 bytes")
+        if any(not 1 <= n <= 256 for n in self.box) or any(not 1 <= n <= 1 << 32 for n in self.shape):
+            raise ValueError(f"{self.name}: a box has 1 to 256 elements a dimension, an array up to 2**32")
+        if self.swizzle not in (0, 32, 64, 128) or (self.swizzle and self.box[-1] * item > self.swizzle):
+            raise ValueError(f"{self.name}: rows of a box fit into the swizzle, of 32, 64 or 128 bytes")
+
+
+@dataclass(frozen=True)
 class GridCode:
     """A program for a kind of device: ``params`` are its arguments, inputs then ``outputs``; ``scratch`` are
-    arrays that only its kernels use. ``facts``: what the compiler tells of each kernel, by name."""
+    arrays that only its kernels use. ``facts``: what the compiler tells of each kernel, by name. ``maps``:
+    what launches may name beside arrays."""
 
     kind: str
     params: tuple[GridArray, ...]
@@ -89,10 +118,13 @@ class GridCode:
     source: str
     binary: bytes = b""
     facts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    maps: tuple[TensorMap, ...] = ()
 
     def numbered(self) -> list[tuple[Launch, list[int]]]:
-        """Each launch with its arrays as their places among ``params`` and, behind those, ``scratch``."""
-        place = {a.name: i for i, a in enumerate((*self.params, *self.scratch))}
+        """Each launch with its arrays as their places among ``params`` and, behind those, ``scratch`` and
+        ``maps``."""
+        arrays = [a.name for a in (*self.params, *self.scratch)]
+        place = {name: i for i, name in enumerate([*arrays, *(m.name for m in self.maps)])}
         return [(x, [place[name] for name in x.arrays]) for x in self.launches]
 
     def to_bytes(self) -> bytes:
@@ -104,6 +136,7 @@ class GridCode:
             "source": len(self.source.encode()),
             "launches": [*map(_told_launch, self.launches)],
             "facts": self.facts,
+            **({"maps": [[*vars(m).values()] for m in self.maps]} if self.maps else {}),
         }
         return b"".join([MAGIC, json.dumps(head).encode(), b"\n", self.source.encode(), self.binary])
 
@@ -197,6 +230,8 @@ _CLUSTER = items(*[integer(1, MOST_TOGETHER)] * 3)
 _LAUNCH = items(any_text, _EXTENTS, _EXTENTS, list_of(any_text))
 _ASKING = items(any_text, _EXTENTS, _EXTENTS, list_of(any_text), integer(0, MOST_SHARED), _CLUSTER)
 _ARRAYS = list_of(_read_array)
+_EACH = list_of(_SIZE, 5, 1)
+_MAP = items(any_text, any_text, one_of(*DTYPES), _EACH, _EACH, _EACH, _SIZE)
 _KIND = record({"kind": any_text}, open_ended=True)
 _HEAD = record(
     {
@@ -207,5 +242,6 @@ _HEAD = record(
         "launches": list_of(_read_launch),
         "source": _SIZE,
         "facts": mapping_of(mapping_of(any_integer)),
-    }
+    },
+    {"maps": list_of(lambda x: TensorMap(*_MAP(x)))},
 )

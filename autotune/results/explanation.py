@@ -13,6 +13,7 @@ SOURCES: Mapping[str, str] = {
     "definition": "counted in the expression",
     "estimate": "computed from the loop nest; not measured",
     "counter": "counted in the lowered nest, as the interpreter counts when it runs it",
+    "compiler": "told by the compiler, or counted in its machine code",
     "target": "a limit or rate that the target or its model tells",
     "log": "measured when it was tuned",
 }

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from schedules.ir.nodes import Buffer, Loop, Stmt
 from schedules.ir.strides import nbytes, swizzle_period
 
 Extents = tuple[int, int, int]
+# Which caches hold what is read or written: all; the second, which processors share; that, and it leaves
+# first. Hints are places in this list; 0: as the compiler chooses. Source: PTX ISA, "Cache Operators".
+CACHES = ("", "ca", "cg", "cs")
 
 
 @dataclass(frozen=True)
 class GridKernel:
     """One launch. ``params``: global arrays that it uses; those in ``written`` it writes. ``blocks`` are the
-    loops over ``blockIdx``, outermost first; ``body`` is what a block does."""
+    loops over ``blockIdx``, outermost first; ``body`` is what a block does. ``reads`` and ``writes``:
+    {global array: one of `CACHES`}, of those that a schedule tells."""
 
     name: str
     params: tuple[Buffer, ...]
@@ -23,6 +27,8 @@ class GridKernel:
     block: Extents
     blocks: tuple[Loop, ...]
     body: Stmt
+    reads: Mapping[str, str] = field(default_factory=dict)
+    writes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def threads(self) -> int:
@@ -39,17 +45,16 @@ class GridProgram:
     kernels: tuple[GridKernel, ...]
 
 
-# Where arrays begin in memory that a launch asks for (bytes): at multiples of a line of all banks, or of what
-# a swizzle repeats after.
-ALIGNED = 128
+# Bytes at multiples of which shared arrays begin: of the widest access. Most arrays fill them.
+WIDEST = 16
 
 
 def shared_places(buffers: Iterable[Buffer]) -> tuple[dict[str, int], int]:
-    """({shared buffer: its first byte}, bytes of all) where they lie one after another, those that begin at
-    the larger multiples first."""
+    """({shared buffer: its first byte}, bytes of all) where they lie one after another. What is swizzled
+    begins where that is as at first; the larger multiples come first."""
+    steps = {b: max(WIDEST, swizzle_period(b)) for b in buffers}
     places, end = dict[str, int](), 0
-    for b in sorted(buffers, key=lambda b: -swizzle_period(b)):
-        step = max(ALIGNED, swizzle_period(b))
-        places[b.name] = -(-end // step) * step
+    for b in sorted(steps, key=lambda b: -steps[b]):
+        places[b.name] = -(-end // steps[b]) * steps[b]
         end = places[b.name] + nbytes(b)
     return places, end

@@ -13,7 +13,6 @@ one before is found.
 from __future__ import annotations
 
 import itertools
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -131,7 +130,7 @@ class CheckedCompiler(Compiler):
         self.uses: dict[Place, _Use] = {}
         self.joins = False  # whether what is done now is an atomic update
         self.landing = LANDINGS[0]
-        self.chance = random.Random(0)
+        self.chance = np.random.default_rng(0)
         self.copies: dict[int, _Copies] = {}  # by thread
         self.under_way: dict[Place, Who] = {}
 
@@ -283,7 +282,7 @@ def run_grid(
     everyone = all_arrays(program, arrays)
     for kernel in program.kernels:
         run = GridRun(kernel, everyone, backwards)
-        run.code.landing, run.code.chance = landing, random.Random(seed)
+        run.code.landing, run.code.chance = landing, np.random.default_rng(seed)
         run.run()
 
 

@@ -8,14 +8,17 @@ says which thread runs its body.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from schedules import expr as E
 from schedules.errors import ScheduleError
+from schedules.expr import Load
 from schedules.ir import (
+    Access,
     Alloc,
     AllReduce,
+    Block,
     Buffer,
     Intrinsic,
     Loop,
@@ -29,7 +32,8 @@ from schedules.ir import (
     with_body,
 )
 from schedules.ir.exprs import loads, written
-from schedules.ir.grid import GridKernel, GridProgram
+from schedules.ir.grid import CACHES, GridKernel, GridProgram
+from schedules.ir.nest import reads
 from schedules.ir.strides import resized, widest_swizzle
 from schedules.ir.verify import verify, verify_names
 from schedules.passes.background import in_background
@@ -76,6 +80,7 @@ def lower_simt(nest: Nest, features: Collection[str] | None = None) -> GridProgr
     held = (*params, *scratch)
     behind = in_background(nest)
     kernels = [_kernel(f"kernel{n}", x, held, behind) for n, x in enumerate(in_order(s))]
+    kernels = [_cached(k, _hinted(nest, "load_cache", reads), _hinted(nest, "store_cache")) for k in kernels]
     return GridProgram(params, nest.outputs, tuple(scratch), tuple(kernels))
 
 
@@ -83,10 +88,27 @@ def _as_local(b: Buffer) -> Buffer:
     return replace(b, scope="local") if is_fragment(b) else b
 
 
-def _hinted(nest: Nest, hint: str) -> dict[str, int]:
-    """{buffer: value of a hint of the block that writes it}, for values above 0."""
-    found = ((w.buffer, dict(b.annotations).get(hint, 0)) for b in blocks(nest.body) for w in b.writes)
+def _written(b: Block) -> Iterable[Access]:
+    return b.writes
+
+
+def _hinted(
+    nest: Nest, hint: str, of: Callable[[Block], Iterable[Access | Load]] = _written
+) -> dict[str, int]:
+    """{buffer: value of a hint of the block that writes it}, for values above 0. ``of``: the places of a
+    block that the hint is about."""
+    found = ((x.buffer, dict(b.annotations).get(hint, 0)) for b in blocks(nest.body) for x in of(b))
     return {name: n for name, n in found if isinstance(n, int) and n}
+
+
+def _cached(k: GridKernel, reads: Mapping[str, int], writes: Mapping[str, int]) -> GridKernel:
+    """A kernel with the caches that hold what it reads and writes, where these are told."""
+    names = [b.name for b in k.params]
+    return replace(
+        k,
+        reads={b: CACHES[reads[b]] for b in names if b in reads},
+        writes={b: CACHES[writes[b]] for b in names if b in writes and b in k.written},
+    )
 
 
 def _placed(s: Stmt, pads: dict[str, int], swizzles: dict[str, int]) -> Stmt:

@@ -62,12 +62,26 @@ def stages(s: Stmt, background: Collection[str], held: Sequence[Buffer], ranges:
 
 def _go(s: Stmt, arrays: CopyArrays, ranges: Ranges) -> Stmt:
     if isinstance(s, Loop):
-        ranges = inside(s, ranges)
-        if s.kind == "serial" and (staged := _staged(s, arrays, ranges)) is not None:
+        one = _folded(s)
+        if one.kind == "serial" and (staged := _staged(one, arrays, inside(one, ranges))) is not None:
             return staged
+        ranges = inside(s, ranges)
     if isinstance(s, Seq):
         return _awaited(s.stmts, arrays, ranges)
     return with_body(s, lambda x: _go(x, arrays, ranges))
+
+
+def _folded(s: Loop) -> Loop:
+    """A loop in stages and the loops around it as one, so that it is filled and emptied once: steps of
+    channels within the taps of a convolution."""
+    if s.kind != "serial" or s.annotations or not isinstance(s.body, Loop):
+        return s
+    inner = _folded(s.body)
+    n, m, k = const(s.extent), const(inner.extent), Var(f"{s.var}_{inner.var}")
+    if inner.kind != "serial" or dict(inner.annotations).get("stages", 1) < 2 or n is None or m is None:
+        return s
+    body = substitute(inner.body, {s.var: k // m, inner.var: k % m})
+    return Loop(k.name, Const(n * m), body, "serial", inner.annotations)
 
 
 def _awaited(stmts: Sequence[Stmt], arrays: CopyArrays, ranges: Ranges) -> Stmt:

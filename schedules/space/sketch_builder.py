@@ -63,6 +63,7 @@ class SketchBuilder:
         self.roots: set[str] = set()  # blocks that stay stages of their own
         self.windows: set[str] = set()  # reductions of windows whose lanes are outputs
         self.products: set[str] = set()  # windows that became products of matrices
+        self.windows_of_taps: set[str] = set()  # those that might have
         self.copies: set[str] = set()  # copies of operands that are still to be packed
         self.nested: dict[str, tuple[str, ...]] = {}  # {reduction: it and those in it, outermost first}
         self.window_products: dict[str, tuple[str, str]] = {}  # {product: what it reads, the windows behind}

@@ -29,7 +29,8 @@ class EmulatedProgram:
         at, self._keep = link(emulator.driver(code), ("at_cuLaunchKernel", "at_fault_text", *names), {})
         self._text = ctypes.CFUNCTYPE(ctypes.c_char_p)(at["at_fault_text"])
         launches = [(at[n], x, used) for n, (x, used) in zip(names, code.numbered(), strict=True)]
-        self.launch = launcher.bind(at["at_cuLaunchKernel"], launches, len(code.params) + len(code.scratch))
+        driver = launcher.DriverFunctions(at["at_cuLaunchKernel"])
+        self.launch = launcher.bind(driver, launches, len(code.params) + len(code.scratch))
 
     def run(self, memory: Sequence[Memory]) -> None:
         if self.launch(*memory, 0):

@@ -168,6 +168,28 @@ R cuLaunchKernelEx(const Config *c, void *f, void **params, void **extra) {
   }
   return cuLaunchKernel(f, c->g[0], c->g[1], c->g[2], c->b[0], c->b[1], c->b[2], c->shared, c->stream, params, extra);
 }
+// A tensor map holds what it was encoded from: address, dtype, rank, swizzle, then dimensions and boxes, inner ones first.
+R cuTensorMapEncodeTiled(Ptr *map, int dtype, unsigned rank, Ptr address, const Ptr *dims, const Ptr *strides, const unsigned *box,
+                         const unsigned *steps, int interleave, int swizzle, int, int) {
+  static const int sizes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2};
+  if ((uintptr_t)map % 64 || address % 16 || rank < 1 || rank > 5 || dtype < 0 || dtype > 9 || interleave || swizzle < 0 || swizzle > 3) return INVALID;
+  unsigned row = box[0] * sizes[dtype];
+  if (row % 16 || (swizzle && row > 16u << swizzle)) return INVALID;
+  Ptr made[16] = {address, (Ptr)dtype, rank, (Ptr)swizzle};
+  for (unsigned i = 0; i < rank; ++i) {
+    if (!dims[i] || box[i] < 1 || box[i] > 256 || steps[i] != 1 || (i && strides[i - 1] % 16)) return INVALID;
+    made[4 + i] = dims[i], made[10 + i] = box[i];
+  }
+  made[9] = rank > 1 ? strides[0] : 0;
+  memcpy(map, made, sizeof made);
+  note("encode", rank, swizzle);
+  return OK;
+}
+R cuTensorMapReplaceAddress(Ptr *map, Ptr address) {
+  if ((uintptr_t)map % 64 || address % 16) return INVALID;
+  map[0] = address;
+  return OK;
+}
 R cuMemAlloc_v2(Ptr *p, size_t n) {
   if (R bad = state()) return bad;
   if (refused()) return UNSUPPORTED;

@@ -1,5 +1,5 @@
-"""A product of float16 by matrix units, written by hand: copied in three stages, swizzled, in tiles that divide
-nothing; and mistakes in it."""
+"""A product of float16 by matrix units, written by hand: copied in three stages, swizzled, in tiles that
+divide nothing; and mistakes in it."""
 
 from __future__ import annotations
 

@@ -151,7 +151,9 @@ def emulated(c: Case, code: GridCode, x: Launch) -> str:
     at, _ = _LINKED[code.source]
     numbers = [[a.name for a in code.params].index(n) for n in x.arrays]
     handle = at[emulator.launched(x.kernel)]
-    launch = launcher.bind(at["at_cuLaunchKernel"], [(handle, x, numbers)], len(code.params))
+    launch = launcher.bind(
+        launcher.DriverFunctions(at["at_cuLaunchKernel"]), [(handle, x, numbers)], len(code.params)
+    )
     held = []
     for a in (*c.inputs, *c.poisoned()):
         padded = np.full(a.nbytes + 8192, 0xFF, np.uint8)  # NaN around

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from cli_runner import run
+from grid_cases import need_cxx
 from needs import imported
 
 from autotune.models import torch_backend
@@ -36,6 +37,7 @@ WITH_TORCH = ("torch", "models", "sizes", "state", "views")
 OF_TORCH = {"docs/tutorials/model.md", *(f"docs/how-to/{name}.md" for name in WITH_TORCH)}
 OF_FLEET = {"docs/how-to/fleet.md"}
 OF_GGUF = {"docs/tutorials/language-model.md"}
+OF_EMULATOR = {"docs/how-to/matrix-units.md"}
 OF_ONNX = {"docs/how-to/deployment.md"}  # of net.onnx
 # Pages whose examples take many seconds.
 LONG = {f"docs/how-to/{name}.md" for name in ("fleet", "sizes", "suites", "precision", "train", "weights")}
@@ -97,6 +99,8 @@ def test_what_a_page_shows_runs(page: str, tmp_path: Path, monkeypatch: pytest.M
         imported("distributed")
     if page in OF_GGUF:
         imported("gguf")
+    if page in OF_EMULATOR:
+        need_cxx()
     if page in OF_ONNX:
         imported("onnx")
         import_module("onnx_models").small_file(tmp_path / "net.onnx")

@@ -14,7 +14,8 @@ from schedules.schedule import Schedule
 class Compiled:
     """Kernels for a described target. ``cubin``: machine code for its architecture, empty for OpenCL, whose
     devices compile the ``source`` themselves. ``facts``: of each kernel by name: registers a thread, bytes of
-    shared memory, of stack, and of registers spilled."""
+    shared memory, of stack, and of registers spilled. Where NVIDIA's disassembler is installed (extra
+    ``cuda``) they have counts of instructions too: ``instructions``, and by name, such as ``FFMA``."""
 
     target: Target
     source: str

@@ -19,14 +19,19 @@ import numpy as np
 
 from autotune.backends.drivers import nvml
 from autotune.backends.drivers.protocol import FLUSH, DeviceError, Memory
-from autotune.codegen.grid_code import GridCode, Launch
+from autotune.codegen.grid_code import GridCode, Launch, TensorMap
 from autotune.codegen.runtime import launcher
 from autotune.errors import CompileError
 from autotune.platform.machine import driver_library
+from schedules.dtypes import DTYPES
 from schedules.gpu_architectures import STATIC_SHARED
 
 AHEAD = 16  # timed runs that are under way together
 CODE_FOR = 13000  # the driver interface that machine code of NVRTC 13 needs
+SOMEWHERE = 1 << 20  # an address that tensor maps are encoded with
+# CUtensorMapDataType by bytes of an element: copies need no more. CUtensorMapSwizzle by its place.
+ELEMENTS = {1: 0, 2: 1, 4: 2, 8: 4}
+SWIZZLES, L2_PROMOTION = (0, 32, 64, 128), 2  # to 128 bytes
 ELSEWHERE = (201, 400)  # the driver's words where no context is current, and where that of another GPU is
 
 
@@ -107,6 +112,25 @@ def _address(library: ctypes.CDLL, name: str) -> int:
     return 0 if found is None else ctypes.cast(found, ctypes.c_void_p).value or 0
 
 
+def _encoded(library: ctypes.CDLL, m: TensorMap) -> bytes:
+    """A tensor map as the driver writes it, of an array at some address. The driver is called directly, with
+    the memory at a multiple of 64 that it needs. Raises CompileError."""
+    item, rank = DTYPES[m.dtype].itemsize, len(m.shape)
+    held = (ctypes.c_ubyte * 192)()
+    own = -(-ctypes.addressof(held) // 64) * 64
+    shape, box = reversed(m.shape), reversed(m.box)
+    strides = [n * item for n in reversed(m.strides[:-1])]
+    status = library.cuTensorMapEncodeTiled(
+        ctypes.c_void_p(own), ELEMENTS[item], rank, ctypes.c_void_p(SOMEWHERE),
+        (ctypes.c_uint64 * rank)(*shape), (ctypes.c_uint64 * rank)(*strides),
+        (ctypes.c_uint32 * rank)(*box), (ctypes.c_uint32 * rank)(*[1] * rank),
+        0, SWIZZLES.index(m.swizzle), L2_PROMOTION, 0,
+    )  # fmt: skip
+    if status:
+        raise CompileError(f"the driver refused the tensor map {m.name}: {_words(status)}")
+    return ctypes.string_at(own, 128)
+
+
 class CudaProgram:
     """See `LoadedKernels`."""
 
@@ -121,8 +145,11 @@ class CudaProgram:
             for x, used in code.numbered():
                 launches.append((self._function(x), x, used))
         library = ctypes.CDLL(driver_library("cuda"))
-        plain, ex = (_address(library, name) for name in ("cuLaunchKernel", "cuLaunchKernelEx"))
-        self.launch = launcher.bind(plain, launches, len(code.params) + len(code.scratch), ex)
+        functions = ("cuLaunchKernel", "cuLaunchKernelEx", "cuTensorMapReplaceAddress")
+        driver = launcher.DriverFunctions(*(_address(library, name) for name in functions))
+        place = {a.name: i for i, a in enumerate((*code.params, *code.scratch))}
+        maps = [(place[m.array], _encoded(library, m)) for m in code.maps]
+        self.launch = launcher.bind(driver, launches, len(place), maps)
 
     def _function(self, x: Launch) -> int:
         """A kernel's handle. It may ask for as much shared memory as it does."""

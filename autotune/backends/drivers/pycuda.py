@@ -61,6 +61,8 @@ class PycudaProgram:
                 raise CompileError(f"the driver refused the code: {err}") from None
             for x, used in code.numbered():
                 function = self._module.get_function(x.kernel)
+                if max(used, default=0) >= len(code.params) + len(code.scratch):
+                    raise CompileError(f"{x.kernel} takes tensor maps, which PyCUDA does not make")
                 function.prepare("P" * len(used))
                 self._allow(function, x)
                 self._launches.append((function, x, used))

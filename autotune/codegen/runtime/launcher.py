@@ -11,14 +11,18 @@ Parameters are on the stack and nothing is allocated, so that threads may call a
 released, because a driver with a full queue waits. The driver's function is given by its address:
 ``cuLaunchKernel``, or any function with its signature, such as emulation's. Blocks in clusters are launched
 by ``cuLaunchKernelEx``, whose configuration (`CUlaunchConfig`, with one attribute) is written on the stack.
+So are tensor maps: copies of what was encoded once, with the address of this call
+(``cuTensorMapReplaceAddress``).
 """
 
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Callable, Sequence
 from functools import cache
 from math import prod
+from typing import NamedTuple
 
 from autotune.codegen.grid_code import Launch
 from autotune.codegen.llvm.compile import Builtin
@@ -26,32 +30,47 @@ from autotune.codegen.runtime.entry import word
 from autotune.errors import CompileError
 
 # Words of a descriptor's head, and of a launch's record, by index; HEAD and RECORD are their numbers.
-LAUNCH, COUNT, NARGS, LAUNCH_EX, HEAD = range(5)
+LAUNCH, COUNT, ARRAYS, LAUNCH_EX, REPLACE, MAPS, FIRST_MAP, HEAD = range(8)
 FUNCTION, GRID, BLOCK, SHARED, CLUSTER, NPARAMS, FIRST, RECORD = 0, 1, 4, 7, 8, 11, 12, 13
 CLUSTER_DIMENSION = 4  # of CUlaunchAttributeID
+MAP = 16  # words of a tensor map
 _API = ("PyEval_SaveThread", "PyEval_RestoreThread", "PyLong_AsVoidPtr", "PyLong_FromLong", "PyTuple_GetItem")
 
-# (handle of a kernel, its launch, numbers of its arrays).
+# (handle of a kernel, its launch, numbers of its arrays and, behind all arrays, of its tensor maps).
 Prepared = tuple[int, Launch, Sequence[int]]
+# (number of an array, the 128 bytes of a tensor map of it at any address).
+Encoded = tuple[int, bytes]
+
+
+class DriverFunctions(NamedTuple):
+    """Addresses of what a driver has: it launches a kernel, launches one in clusters, and gives a tensor map
+    another address. 0 where it has none."""
+
+    launch: int
+    launch_ex: int = 0
+    replace: int = 0
 
 
 def bind(
-    launch: int, launches: Sequence[Prepared], arrays: int, launch_ex: int = 0
+    driver: DriverFunctions, launches: Sequence[Prepared], arrays: int, maps: Sequence[Encoded] = ()
 ) -> Callable[..., int]:
-    """A builtin function of ``arrays`` addresses and a stream that launches in order. ``launch``: address of
-    the driver's function; ``launch_ex``: of the one that launches clusters, 0 where there is none. It returns
-    the driver's status, or -1 for another number of arguments. Raises CompileError for clusters without it.
-    """
-    head = [launch, len(launches), arrays + 1, launch_ex]
+    """A builtin function of ``arrays`` addresses and a stream that launches in order. It returns the driver's
+    status, or -1 for another number of arguments. Raises CompileError for clusters and tensor maps that the
+    driver does not have."""
+    size = HEAD + RECORD * len(launches) + sum(len(used) for _, _, used in launches)
+    head = [driver.launch, len(launches), arrays, driver.launch_ex, driver.replace, len(maps), size]
     records: list[int] = []
     numbers: list[int] = []
     for handle, x, used in launches:
-        if prod(x.cluster) > 1 and not launch_ex:
+        if prod(x.cluster) > 1 and not driver.launch_ex:
             raise CompileError(f"{x.kernel} runs blocks in clusters, which this driver does not launch")
+        if max(used, default=0) >= arrays and not driver.replace:
+            raise CompileError(f"{x.kernel} takes tensor maps, which this driver does not have")
         first = HEAD + RECORD * len(launches) + len(numbers)
         records += [handle, *x.grid, *x.block, x.shared, *x.cluster, len(used), first]
         numbers += used
-    words = [*head, *records, *numbers]
+    encoded = [w for n, made in maps for w in (n, *struct.unpack(f"<{MAP}q", made))]
+    words = [*head, *records, *numbers, *encoded]
     descriptor = (ctypes.c_int64 * len(words))(*words)
     return _support().bind((ctypes.addressof(descriptor), descriptor))
 
@@ -99,8 +118,10 @@ define ptr @at_launch(ptr %self, ptr %objects, i64 %nargs) nounwind {{
 entry:
   %item = call ptr @PyTuple_GetItem(ptr %self, i64 0)
   %desc = call ptr @PyLong_AsVoidPtr(ptr %item)
-{word("launch", "%desc", LAUNCH, "ptr")}{word("count", "%desc", COUNT)}{word("expected", "%desc", NARGS)}
-{word("launch_ex", "%desc", LAUNCH_EX, "ptr")}
+{word("launch", "%desc", LAUNCH, "ptr")}{word("count", "%desc", COUNT)}{word("arrays", "%desc", ARRAYS)}
+{word("launch_ex", "%desc", LAUNCH_EX, "ptr")}{word("replace", "%desc", REPLACE, "ptr")}
+{word("nmaps", "%desc", MAPS)}{word("first_map", "%desc", FIRST_MAP)}
+  %expected = add i64 %arrays, 1
   %fits = icmp eq i64 %nargs, %expected
   br i1 %fits, label %alloc, label %misfit
 misfit:
@@ -108,7 +129,9 @@ misfit:
   ret ptr %minus
 alloc:
   %args = alloca ptr, i64 %nargs
-  %slots = alloca ptr, i64 %nargs
+  %most = add i64 %nargs, %nmaps
+  %slots = alloca ptr, i64 %most
+  %maps = alloca [{MAP} x i64], i64 %nmaps, align 64
   %config = alloca [7 x i64]
   %attribute = alloca [9 x i64]
   br label %convert
@@ -123,10 +146,28 @@ convert:
   br i1 %more, label %convert, label %go
 go:
   %state = call ptr @PyEval_SaveThread()
-  br label %head
+  br label %map
+map:
+  %m = phi i64 [ 0, %go ], [ %m.next, %encoded ]
+  %mapped = phi i32 [ 0, %go ], [ %replaced, %encoded ]
+  %unmapped = icmp slt i64 %m, %nmaps
+  %possible = icmp eq i32 %mapped, 0
+  %another = and i1 %unmapped, %possible
+  br i1 %another, label %encoded, label %head
+encoded:
+  %far = mul i64 %m, {MAP + 1}
+  %at = add i64 %first_map, %far
+  %of = getelementptr i64, ptr %desc, i64 %at
+{word("whose", "%of", 0)}{word("made", "%of", 1, f"[{MAP} x i64]")}
+  %own = getelementptr [{MAP} x i64], ptr %maps, i64 %m
+  store [{MAP} x i64] %made, ptr %own
+{word("address_now", "%args", "%whose")}
+  %replaced = call i32 %replace(ptr %own, i64 %address_now)
+  %m.next = add i64 %m, 1
+  br label %map
 head:
-  %k = phi i64 [ 0, %go ], [ %k.next, %next ]
-  %rc = phi i32 [ 0, %go ], [ %status, %next ]
+  %k = phi i64 [ 0, %map ], [ %k.next, %next ]
+  %rc = phi i32 [ %mapped, %map ], [ %status, %next ]
   %left = icmp slt i64 %k, %count
   %well = icmp eq i32 %rc, 0
   %on = and i1 %left, %well
@@ -144,7 +185,11 @@ fill:
 slot:
   %place = add i64 %first, %j
 {word("number", "%desc", "%place")}
-  %source = getelementptr ptr, ptr %args, i64 %number
+  %plain.at = getelementptr ptr, ptr %args, i64 %number
+  %behind = sub i64 %number, %arrays
+  %map.at = getelementptr [{MAP} x i64], ptr %maps, i64 %behind
+  %is_map = icmp sge i64 %number, %arrays
+  %source = select i1 %is_map, ptr %map.at, ptr %plain.at
   %to = getelementptr ptr, ptr %slots, i64 %j
   store ptr %source, ptr %to
   %j.next = add i64 %j, 1

@@ -99,6 +99,37 @@ template <int N> AT_INLINE void at_copy(void *to, const void *from, bool present
 """
 
 
+_CACHED = """\
+#ifdef AT_EMULATED
+#define AT_READ_AS(cache, p) (p)
+#define AT_WRITE_AS(cache, p, v) p = v
+#define AT_STORE_AS(cache, type, n, p, v) AT_STORE(type, n, p, v)
+#else
+#define AT_READ_AS(cache, p) at_read_##cache(p)
+#define AT_WRITE_AS(cache, p, v) at_write_##cache(p, v)
+#define AT_STORE_AS(cache, type, n, p, v) at_write_##cache(*reinterpret_cast<type##n*>(&p), (v))
+template <int bytes> struct at_word;
+template <> struct at_word<1> { typedef unsigned char type; };
+template <> struct at_word<2> { typedef unsigned short type; };
+template <> struct at_word<4> { typedef unsigned type; };
+template <> struct at_word<8> { typedef uint2 type; };
+template <> struct at_word<16> { typedef uint4 type; };
+#define AT_CACHED(cache, load, store) \\
+  template <class T> AT_INLINE T at_read_##cache(const T &p) { \\
+    typename at_word<sizeof(T)>::type word = load((const typename at_word<sizeof(T)>::type*)&p); \\
+    return reinterpret_cast<T&>(word); \\
+  } \\
+  template <class T, class V> AT_INLINE void at_write_##cache(T &p, const V &value) { \\
+    T v = value; \\
+    store((typename at_word<sizeof(T)>::type*)&p, reinterpret_cast<typename at_word<sizeof(T)>::type&>(v)); \\
+  }
+AT_CACHED(ca, __ldca, __stwb)
+AT_CACHED(cg, __ldcg, __stcg)
+AT_CACHED(cs, __ldcs, __stcs)
+#endif
+"""
+
+
 def _head(name: str, params: str, kernel: GridKernel) -> str:
     together = next((v for x in kernel.blocks for k, v in x.annotations if k == "min_blocks"), 1)
     bounds = f"{kernel.threads}, {together}" if together != 1 else kernel.threads
@@ -142,12 +173,14 @@ CUDA = with_conversions(
         calls="cuda",
         aligned=True,
         asked="AT_SHARED_AT({type}, {name}, {count}, {at});",
+        caches=True,
         copies=True,
         where_used=(
             ("at_ushort", "typedef unsigned short at_ushort;\nAT_VECTORS(at_ushort, 2);\n"),
             ("at_uint", _UINT),
             ("AT_SHARED_AT", _ASKED),
             ("AT_SIGNAL", _COPIES),
+            ("_AS(", _CACHED),
             SWIZZLE,
             *TF32,
         ),

@@ -37,6 +37,7 @@ class Dialect:
     aligned: bool  # vectors lie at multiples of their size
     asked: str = ""
     calls: str = ""  # the spelling of instructions
+    caches: bool = False  # AT_READ_AS, AT_WRITE_AS and AT_STORE_AS are defined; elsewhere hints are ignored
     copies: bool = False  # AT_COPY, AT_SIGNAL and AT_AWAIT are defined; elsewhere copies are done at once
     where_used: tuple[tuple[str, str], ...] = ()  # what few kernels have, and what defines each
 

@@ -248,7 +248,7 @@ class _Emitter(CExpressions):
         self.close()
 
     def store(self, s: Store) -> None:
-        text = f"{self.name(s.buffer)}[{self.flat(s.buffer, s.indices)}] = {self.stored(s)};"
+        text = self.assigned(s.buffer, s.indices, self.stored(s))
         guard = self.guard(s.buffer)
         self.do(f"if ({guard}) {text}" if guard else text)
 
@@ -262,6 +262,14 @@ class _Emitter(CExpressions):
             here = f"{self.name(o.buffer)}[{self.flat(o.buffer, o.indices)}]"
             at[o.name] = here if self.buffers[o.buffer].scope == "shared" else f"&{here}"
         self.do(call.format(**at))
+
+    def assigned(self, buffer: str, indices: tuple[Expr, ...], value: str) -> str:
+        """The assignment of a value to an element."""
+        place, cache = f"{self.name(buffer)}[{self.flat(buffer, indices)}]", self.cache_of_writes(buffer)
+        return f"AT_WRITE_AS({cache}, {place}, {value});" if cache else f"{place} = {value};"
+
+    def cache_of_writes(self, buffer: str) -> str:
+        return self.k.writes.get(buffer, "") if self.d.caches else ""
 
     def atomic(self, s: Atomic) -> None:
         at = f"&{self.name(s.buffer)}[{self.flat(s.buffer, s.indices)}]"
@@ -342,6 +350,7 @@ class _Emitter(CExpressions):
             kind = self.d.types[x.dtype]
             at = self.flat(x.buffer, _at(x.indices, var, first))
             text = self.d.load.format(type=kind, n=width, buffer=self.name(x.buffer), at=at)
+            text = self.read(x.buffer, text)
             if cond == E.TRUE:
                 self.do(f"const {kind}{width} {t} = {text};")
             else:  # outside it no lane is read
@@ -393,14 +402,16 @@ class _Emitter(CExpressions):
         kind, name = self.d.types[self.buffers[s.buffer].dtype], self.name(s.buffer)
         if not self.whole(Load(s.buffer, s.indices, self.buffers[s.buffer].dtype), var, width):
             for lane, value in enumerate(values):
-                self.do(f"{name}[{self.flat(s.buffer, _at(s.indices, var, first + lane))}] = {value};")
+                self.do(self.assigned(s.buffer, _at(s.indices, var, first + lane), value))
             return
         t = self.temporary()
         self.do(f"{kind}{width} {t};")
         for lane, value in enumerate(values):
             self.do(f"{t}.{member(self.buffers[s.buffer].dtype, lane)} = {value};")
         at = self.flat(s.buffer, _at(s.indices, var, first))
-        self.do(self.d.store.format(type=kind, n=width, buffer=name, at=at, value=t) + ";")
+        text = self.d.store.format(type=kind, n=width, buffer=name, at=at, value=t) + ";"
+        cache = self.cache_of_writes(s.buffer)
+        self.do(text.replace("AT_STORE(", f"AT_STORE_AS({cache}, ", 1) if cache else text)
         self.needs(s.buffer, width)
 
     def needs(self, buffer: str, width: int) -> None:

@@ -253,7 +253,6 @@ void at_copy(at_array *to, int64_t at, const void *from, int bytes, int present,
     if (2 * p.end >= p.room) p.all = (at_flying *)realloc(p.all, (p.room = 2 * p.room + 16) * sizeof *p.all);
   }
   at_flying &c = p.all[p.end++] = {to, at, present ? from : 0, bytes, p.group, false};
-  memset((char *)to->value + at * to->item, 0xff, bytes);
   if (at_order == AT_EARLY || (at_order == AT_RANDOM && at_random() % 2)) at_land(c);
 }
 

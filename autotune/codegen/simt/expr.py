@@ -150,6 +150,11 @@ class CExpressions:
             text = f"(({text} ^ (AT_SWIZZLE({step}, {above}, {mask}) & {mask})) + (({step}) & ~{mask}))"
         return text if far == Const(0) else f"({self.expr(far)} + {text})"
 
+    def read(self, buffer: str, place: str) -> str:
+        """What lies at a place of a buffer as text, through the caches that the kernel tells."""
+        cache = self.k.reads.get(buffer, "") if self.d.caches else ""
+        return f"AT_READ_AS({cache}, {place})" if cache else place
+
     def offset(self, buffer: str, indices: tuple[Expr, ...]) -> Expr:
         """The flat index of an access."""
         out: Expr = Const(0)
@@ -167,7 +172,7 @@ class CExpressions:
             case Load(buffer=b, indices=ix) if b.startswith("."):  # a vector of `Lanes`, or of a conversion
                 return f"{b[1:]}.{member(e.dtype, const(ix[0]) or 0)}" if ix else b[1:]
             case Load(buffer=b, indices=ix):
-                return f"{self.name(b)}[{self.flat(b, ix)}]"
+                return self.read(b, f"{self.name(b)}[{self.flat(b, ix)}]")
             case Binary(op=op, a=a, b=b):
                 return self.binary(op, a, b)
             case Compare(op=op, a=a, b=b):

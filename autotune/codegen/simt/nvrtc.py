@@ -19,6 +19,8 @@ from schedules.distribution import install
 
 # Flags of NVRTC.
 FLAGS = (b"--std=c++17", b"--fmad=false", b"--disable-warnings", b"--ptxas-options=-v")
+# What ptxas says of code that waits for asynchronous matrix units more often than was written.
+_LOST = re.compile(r"(\(C75\d\d\).*)")
 # Lines of ptxas' report: the beginning of a kernel, and its facts.
 _NAME = re.compile(r"Function properties for (\w+)|Compiling entry function '(\w+)'")
 _FACTS = {
@@ -50,7 +52,8 @@ def available(version: int = 13) -> bool:
 
 
 def compile_cubin(source: str, arch: str) -> Cubin:
-    """Compile for an architecture such as "sm_90". Raises CompileError with the compiler's message."""
+    """Compile for an architecture such as "sm_90". Raises CompileError with the compiler's message, also
+    where it had to put waits between the instructions of matrix units (C7511 and the like)."""
     number = re.match(r"sm_(\d+)", arch)
     version = 12 if number and int(number.group(1)) < FIRST_OF_13 else 13
     library = _library(version)
@@ -78,15 +81,22 @@ def compile_cubin(source: str, arch: str) -> Cubin:
             told = [line for line in log.splitlines() if not line.startswith("ptxas info")]
             why = "\n".join(told).strip() or library.nvrtcGetErrorString(failed).decode()
             raise CompileError(f"NVRTC {version} refused the generated code for {arch}: {why[:600]}")
+        if lost := _LOST.search(log):
+            raise CompileError(f"NVRTC {version} slows the matrix units down for {arch}: {lost[1][:600]}")
         return Cubin(said("nvrtcGetCUBINSize", "nvrtcGetCUBIN"), facts(log))
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
 
 
-def _path(version: int) -> Path | None:
+def in_wheel(name: str) -> Path | None:
+    """A file of the package ``nvidia``, to which several wheels add theirs."""
     spec = find_spec("nvidia")
     places = () if spec is None else spec.submodule_search_locations or ()
-    return next((f for p in places if (f := Path(p) / _FILES[version]).exists()), None)
+    return next((f for p in places if (f := Path(p) / name).exists()), None)
+
+
+def _path(version: int) -> Path | None:
+    return in_wheel(_FILES[version])
 
 
 @cache

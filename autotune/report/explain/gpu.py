@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from autotune import backends
+from autotune.backends.building.cross_compile import compile_for
+from autotune.codegen.simt import sass
 from autotune.results.explanation import Row, Section
+from schedules.errors import AutotuneError
 from schedules.ir import Nest
 from schedules.model import Target
+from schedules.schedule import Schedule
 from schedules.space.estimate.gpu.facts import KernelFacts, analyse
 from schedules.space.estimate.gpu.features import measure
 from schedules.space.estimate.gpu.limits import shape
@@ -17,10 +23,45 @@ from schedules.space.holes import Columns
 from schedules.units import percent, seconds, size
 
 
-def sections(nest: Nest, target: Target) -> list[Section]:
+def sections(schedule: Schedule, target: Target) -> list[Section]:
     """A section for each kernel."""
-    rates = GpuRates.of(target)
-    return [_kernel(n, k, rates) for n, k in enumerate(analyse(nest))]
+    rates, told = GpuRates.of(target), compiled(schedule, target)
+    return [
+        Section(f"Kernel {n}", (*_kernel(k, rates), *_compiled(told.get(f"kernel{n}"))))
+        for n, k in enumerate(analyse(schedule.nest))
+    ]
+
+
+def compiled(schedule: Schedule, target: Target) -> Mapping[str, Mapping[str, int]]:
+    """What the compiler tells of each kernel; nothing where it is not here, or takes no such schedule."""
+    try:
+        backend = backends.of(target)
+        return compile_for(schedule, target).facts if backend.compiles() else {}
+    except AutotuneError:  # a schedule that is not finished may be explained
+        return {}
+
+
+def _compiled(facts: Mapping[str, int] | None) -> tuple[Row, ...]:
+    if not facts:
+        return ()
+    own = f"{facts['registers']} registers a thread, {size(facts['shared_bytes'])} shared by a block"
+    kept = ", ".join(
+        f"{size(facts[f'{what}_bytes'])} a thread {how}"
+        for what, how in (("spill", "spilled"), ("stack", "on its stack"))
+        if facts[f"{what}_bytes"]
+    )
+    rows = [Row("compiled", f"{own}, {kept or 'nothing spilled'}", "compiler", facts)]
+    if total := facts.get(sass.TOTAL):
+        named = ", ".join(f"{facts[x]:,} {x}" for x in sass.WATCHED if x in facts)
+        rows.append(
+            Row(
+                "instructions",
+                f"{total:,}: {named or 'none of those that are watched'}",
+                "compiler",
+                {x: facts[x] for x in (sass.TOTAL, *sass.WATCHED) if x in facts},
+            )
+        )
+    return tuple(rows)
 
 
 def bound(nest: Nest, target: Target) -> str:
@@ -31,14 +72,14 @@ def bound(nest: Nest, target: Target) -> str:
     return "computing" if m["waves"] * m["cycles"] / rates.clock >= 0.5 * m["est_s"] else "global memory"
 
 
-def _kernel(n: int, k: KernelFacts, rates: GpuRates) -> Section:
+def _kernel(k: KernelFacts, rates: GpuRates) -> tuple[Row, ...]:
     m = {name: float(v) for name, v in measure(k, Columns(), rates).items()}
     x = shape(k, Columns(), rates)
     threads, registers, resident = float(x.threads), float(x.registers), float(x.resident)
     warps = float(np.ceil(threads / WARP))
     room = {
         "threads": rates.sm_threads // (warps * WARP),
-        "shared memory": rates.sm_shared // max(m["shared_bytes"], 1.0),
+        "shared memory": rates.sm_shared // max(m["shared_bytes"] + rates.taken_shared, 1.0),
         "registers": rates.registers // (registers * warps * WARP),
         "blocks": rates.sm_blocks,
     }
@@ -49,7 +90,7 @@ def _kernel(n: int, k: KernelFacts, rates: GpuRates) -> Section:
     launch = f"{m['blocks']:,.0f} blocks of {threads:g} threads; {waves}"
     filled = f"{percent(m['occupancy'])}: {resident:g} blocks at a time, limited by {least}"
     numbers: dict[str, Any] = {"occupancy": m["occupancy"], "resident": resident, "limited_by": least}
-    rows = (
+    return (
         Row("grid", launch, "estimate", {"blocks": m["blocks"], "threads": threads, "waves": m["waves"]}),
         Row("occupancy", filled, "estimate", numbers),
         Row("registers", f"{registers:g} a thread", "estimate", {"registers": registers}),
@@ -63,4 +104,3 @@ def _kernel(n: int, k: KernelFacts, rates: GpuRates) -> Section:
         Row("warps", f"{percent(m['warp_use'])} of lanes have a thread", "estimate", {"use": m["warp_use"]}),
         Row("time", f"about {seconds(m['est_s'])}", "estimate", {"time_s": m["est_s"]}),
     )  # fmt: skip
-    return Section(f"Kernel {n}", rows)

@@ -28,7 +28,7 @@ def of_schedule(
     plain = Schedule(workload.dag).nest
     found: list[Section | None] = [definition.task(workload, target, time_s, limit)]
     if target.grid:
-        found += gpu.sections(schedule.nest, target)
+        found += gpu.sections(schedule, target)
         found += warps.sections(schedule)
     else:
         limited_by = None if time_s is None else definition.limited_by(workload, limit, time_s)

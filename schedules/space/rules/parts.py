@@ -25,9 +25,10 @@ def copy_read(d: SketchBuilder, name: str, x: Load, scope: str = "global", *, mo
 
 
 def inline_copies(d: SketchBuilder, name: str, buffer: str) -> None:
-    """Let copy ``name`` read through the stages behind ``buffer`` that only copy, with or without padding."""
+    """Let copy ``name`` read through the stages behind ``buffer`` that only copy, with or without padding.
+    Those that are scheduled already stay."""
     for b in writers(d.s.nest, buffer):
-        if is_copied(b) and b.name != name and buffer not in d.s.nest.params:
+        if is_copied(b) and b.name not in (name, *d.done) and buffer not in d.s.nest.params:
             behind = E.loads(b.values[0])
             d.s.inline(b.name)
             for x in behind:

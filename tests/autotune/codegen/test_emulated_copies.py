@@ -4,6 +4,7 @@ land, and what is wrong with one is found in all."""
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from cuda_text import emulated, unanimous
 from grid_cases import need_cxx
 from product_text import BLOCK, BODY, EQUAL, GRID, MISTAKES, product_case
 
-from autotune.codegen.simt import emulator
+from autotune.codegen.simt import cxx, emulator
 
 # 32 threads copy 4 floats each, and read those of another.
 REVERSED = """
@@ -40,7 +41,13 @@ WRONG = {
     "a barrier of some": (
         "AT_AWAIT(0);\n  __syncthreads();",
         "AT_AWAIT(0);\n  if (t < 5) __syncthreads(); else return;",
-        r"a barrier in block \d+ that not all threads reach \(p0_kernel0\): threads 0 to 4 wait at line \d+ for all; threads 5 to 31 have ended",
+        r"a barrier in block \d+ that not all threads reach \(p0_kernel0\): threads 0 to 4 wait at line "
+        r"\d+ for all; threads 5 to 31 have ended",
+    ),
+    "barriers at two places": (
+        "AT_AWAIT(0);\n  __syncthreads();",
+        "AT_AWAIT(0);\n  if (t < 5) __syncthreads(); else\n  __syncthreads();",
+        r"threads 0 to 4 wait at line \d+ for all; threads 5 to 31 wait at line \d+ for all",
     ),
     "not waited for": (
         "for (int i = 0; i < 4; ++i) out[4 * t + i] = s[127 - 4 * t - i];",
@@ -129,6 +136,23 @@ def test_a_thread_reads_its_own_copy_behind_its_wait() -> None:
     assert not unanimous(emulated(own, {"x": x, "out": np.empty(128, "float32")}), right.ravel())
 
 
+def test_what_is_copied_is_read_at_once_or_at_the_wait() -> None:
+    """Nothing tells which: of what changes in between, each order has another value."""
+    need_cxx()
+    body = """
+  AT_SHARED(int, s, 32);
+  const int t = threadIdx.x;
+  out[t] = 1;
+  AT_COPY(4, s[t], out[t], true);
+  out[t] = 2;
+  AT_SIGNAL();
+  AT_AWAIT(0);
+  out[t] = s[t];
+"""
+    ran = emulated(body, {"out": np.empty(32, "int32")})
+    assert {o: set(x.out.tolist()) for o, x in ran.items()} == {"early": {1}, "late": {2}, "random": {1, 2}}
+
+
 @pytest.mark.slow
 def test_fibers_without_code_of_their_own_do_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nobody wrote how stacks are changed, the system does it."""
@@ -156,3 +180,17 @@ def test_every_mistake_in_a_product_is_caught_in_every_order(what: str) -> None:
     arrays, right = product_case()
     said = unanimous(emulated(BODY.replace(written, instead), arrays, BLOCK, GRID), right)
     assert len(said) == len(emulator.ORDERS), said
+
+
+def test_what_runs_fibers_is_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In a process, and beside the compiled kernels of this user, by its text and the compiler."""
+    built: list[tuple[str, ...]] = []
+    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(cxx, "build", lambda source, *flags: built.append(flags) or b"an object")
+    uncached = emulator.runtime.__wrapped__
+    assert [uncached(("g++",)), uncached(("g++",))] == [b"an object"] * 2
+    assert built == [(*emulator.FLAGS, "-c")]
+    uncached(("clang++",))
+    monkeypatch.setattr(emulator, "FLAGS", (*emulator.FLAGS, "-O2"))
+    uncached(("g++",))
+    assert len(built) == 3

@@ -1,5 +1,5 @@
-"""Instructions of warps as the emulator has them. Where elements lie is told here by the formulas of the PTX ISA
-("Matrix Fragments for mma", "ldmatrix"), element by element of a lane."""
+"""Instructions of warps as the emulator has them. Where elements lie is told here by the formulas of the PTX
+ISA ("Matrix Fragments for mma", "ldmatrix"), element by element of a lane."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ LANE = "const int lane = threadIdx.x, g = lane >> 2, t = lane % 4;\n"
 
 @dataclass(frozen=True)
 class Product:
-    """An instruction: row and column of element ``i`` of a lane's registers of a and of b; of c they are those
-    of all shapes. Types of elements in C, and of arrays."""
+    """An instruction: row and column of element ``i`` of a lane's registers of a and of b; of c they are
+    those of all shapes. Types of elements in C, and of arrays."""
 
     k: int
     a: tuple[int, str, str]  # how many, row, column
@@ -81,7 +81,7 @@ def test_a_product_of_each_kind(name: str) -> None:
 
 @pytest.mark.slow
 def test_sums_of_float16_are_rounded_to_it() -> None:
-    """Where one term is added, to float32's precision and then float16's: subnormals, ties and overflow too."""
+    """Where one term is added, to that of float32 and then float16: subnormals, ties and overflow too."""
     need_cxx()
     p, rng = PRODUCTS["m16n8k16_float16_float16"], np.random.default_rng(2)
     a, b = np.zeros((16, 16), "float16"), np.zeros((16, 8), "float16")
@@ -89,6 +89,7 @@ def test_sums_of_float16_are_rounded_to_it() -> None:
     a[:, 3], b[3] = bits[:16], bits[16:]
     c = rng.integers(0, 0x7C00, (16, 8)).astype("uint16").view("float16") * np.float16(-1)
     c[0, :4] = np.inf, np.nan, 65504, 2**-24
+    a[15, 3], b[3, :2], c[15, :2] = 2**-11, 1, (1, 1 + 2**-10)  # between two numbers
     with np.errstate(over="ignore"):
         right = (a[:, 3:4].astype("f4") * b[3:4].astype("f4") + c.astype("f4")).astype("f2")
     arrays = {"a": a, "b": b, "c": c, "out": np.empty_like(c)}
@@ -135,8 +136,8 @@ def test_matrices_are_loaded_by_rows_of_16_bytes(count: int, trans: bool, dtype:
 FAULTS = {
     "a lane is missing": (
         "if (lane != 5) at_ldmatrix_x4(w, s[0]);",
-        r"an instruction of warps in block \d+ that not all threads reach .*: threads 0 to 4 wait at line \d+ for "
-        "the warp; thread 5 has ended; threads 6 to 31 wait",
+        r"an instruction of warps in block \d+ that not all threads reach .*: threads 0 to 4 wait at line "
+        r"\d+ for the warp; thread 5 has ended; threads 6 to 31 wait",
     ),
     "lanes are at different ones": (
         "if (lane < 16) at_ldmatrix_x4(w, s[0]); else\n at_ldmatrix_x4_trans(w, s[0]);",
@@ -157,7 +158,8 @@ FAULTS = {
     ),
     "rows that another writes": ("s[lane] = 1;\n at_ldmatrix_x4(w, s[8 * lane]);", r"race on s\[\d+\]"),
     "rows that another copies": (
-        "AT_COPY(16, s[8 * lane], x[8 * lane], true);\n at_ldmatrix_x4(w, s[8 * lane]);\n AT_SIGNAL();\n AT_AWAIT(0);",
+        "AT_COPY(16, s[8 * lane], x[8 * lane], true);\n at_ldmatrix_x4(w, s[8 * lane]);\n"
+        " AT_SIGNAL();\n AT_AWAIT(0);",
         r"race on s\[\d+\]: thread \d+ of block \d+ reads what thread \d+ is copying",
     ),
     "unrounded numbers": (

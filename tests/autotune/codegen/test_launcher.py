@@ -45,7 +45,7 @@ def bound(d: Driver) -> Callable[..., int]:
         (12, Launch("b", (7, 1, 1), (32, 1, 1), ()), [3]),
         (13, Launch("c", (1, 1, 1), (1, 1, 1), ()), []),
     ]
-    return launcher.bind(d.address, launches, 4)
+    return launcher.bind(launcher.DriverFunctions(d.address), launches, 4)
 
 
 def test_launches_follow_one_another_with_their_arrays() -> None:
@@ -103,10 +103,42 @@ def test_clusters_are_launched_with_their_configuration() -> None:
     together = Launch("a", (8, 3, 1), (32, 4, 1), (), 1024, (4, 1, 1))
     alone = Launch("b", (7, 1, 1), (32, 1, 1), ())
     address = ctypes.cast(ex, ctypes.c_void_p).value or 0
-    launch = launcher.bind(d.address, [(12, alone, [0]), (14, together, [1]), (12, alone, [0])], 2, address)
+    driver = launcher.DriverFunctions(d.address, address)
+    launch = launcher.bind(driver, [(12, alone, [0]), (14, together, [1]), (12, alone, [0])], 2)
     assert launch(5, 6, 0x550) == 0
     assert seen == [(14, (8, 3, 1, 32, 4, 1), 1024, 0x550, (4, 1, 1), 6, 1)]
     assert [c[0] for c in d.calls] == [12, 12]
     assert launch(5, 7, 0) == 719 and len(d.calls) == 3
     with pytest.raises(CompileError, match="b runs blocks in clusters, which this driver does not launch"):
-        launcher.bind(d.address, [(14, Launch("b", (2, 1, 1), (32, 1, 1), (), 0, (2, 1, 1)), [])], 0)
+        clustered = Launch("b", (2, 1, 1), (32, 1, 1), (), 0, (2, 1, 1))
+        launcher.bind(launcher.DriverFunctions(d.address), [(14, clustered, [])], 0)
+
+
+def test_tensor_maps_are_copied_with_the_addresses_of_the_call() -> None:
+    d, replaced = Driver(), []
+    maps = [(1, bytes(range(128))), (0, bytes(range(128, 256)))]
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64)
+    def replace(own: int, address: int) -> int:
+        assert own % 64 == 0
+        held = (ctypes.c_ubyte * 128).from_address(own)
+        replaced.append((bytes(held), address))
+        ctypes.c_uint64.from_address(own).value = address  # the kernel's parameter is this copy
+        return 719 if address == 7 else 0
+
+    driver = launcher.DriverFunctions(d.address, 0, ctypes.cast(replace, ctypes.c_void_p).value or 0)
+    launches = [
+        (11, Launch("a", (1, 1, 1), (1, 1, 1), ()), [3, 0, 2]),
+        (12, Launch("b", (1,) * 3, (1,) * 3, ()), [2]),
+    ]
+    launch = launcher.bind(driver, launches, 2, maps)
+    for first, second in ((0x1000, 0x2000), (0x3000, 0x4000)):  # each from what was encoded
+        d.calls.clear(), replaced.clear()
+        assert launch(first, second, 0x550) == 0
+        assert replaced == [(maps[0][1], second), (maps[1][1], first)]
+        assert [c[4] for c in d.calls] == [[first, first, second], [second]]
+        assert all(c[3] == 0x550 for c in d.calls)
+    d.calls.clear()
+    assert launch(5, 7, 0) == 719 and not d.calls, "nothing is launched behind a map that is refused"
+    with pytest.raises(CompileError, match="a takes tensor maps, which this driver does not have"):
+        launcher.bind(launcher.DriverFunctions(d.address), launches, 2, maps)

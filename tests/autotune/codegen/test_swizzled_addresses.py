@@ -100,6 +100,8 @@ def test_a_swizzle_takes_conflicts_away(width: int) -> None:
     np.testing.assert_array_equal(arrays["C"], arrays["A"] @ arrays["B"])
     a, b = (next(x for x in found.buffers if x.name == f"{n}_shared") for n in "AB")
     assert a.written_bytes == 16 * 32 * 4 and b.cost == b.least
+    read = next(x for x in found.buffers if x.name == "A")
+    assert read.read_bytes == 16 * 32 * 4 and read.cost == read.least == 16 * 32 * 4 // 32
     copies, reads = 16 * 32 * 4 // 128, 16 * 32 * 4 // 8 // 4 * 2
     assert a.least == copies + reads and a.cost == (a.least if width else copies + 8 * reads)
 

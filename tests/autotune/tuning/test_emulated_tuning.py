@@ -60,12 +60,17 @@ def test_objects_have_the_entry_of_a_cpu_kernel() -> None:
     c.check(outputs, "rms_norm")
 
 
-@pytest.mark.parametrize("name", ["v100", "t4", "a100", "rtx4090", "h100", "h200", "b200", "cuda-emulator"])
+EMULATED = ["cuda-emulator", "a100-emulator", "h100-emulator"]
+
+
+@pytest.mark.parametrize("name", ["v100", "t4", "a100", "rtx4090", "h100", "h200", "b200", *EMULATED])
 def test_described_targets(name: str) -> None:
     target = backends.parse(name)
     assert target.kind == "cuda" and target.limit("block_threads") == 1024
     assert backends.parse(name, 4) == target  # threads are a CPU's
-    if name != "cuda-emulator" and not backends.named("cuda").available():
+    if name in EMULATED:
+        assert backends.of(target) is backends.named("emulator")
+    elif not backends.named("cuda").available():
         assert not backends.runnable(target)
         with pytest.raises(at.TargetError, match="cannot run code"):
             backends.check_here(target)

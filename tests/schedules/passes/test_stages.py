@@ -25,6 +25,7 @@ from schedules.ir import (
     Buffer,
     Copy,
     Loop,
+    LoweredFunc,
     Seq,
     Signal,
     Stmt,
@@ -37,6 +38,7 @@ from schedules.ir.exprs import loads
 from schedules.ir.grid import GridKernel, GridProgram
 from schedules.ir.interp import InterpError
 from schedules.ir.interp_grid import LANDINGS, run_grid
+from schedules.ir.printer import show
 from schedules.passes.barriers import barriers
 from schedules.passes.simt import lower_simt
 from schedules.passes.stages import stages
@@ -110,14 +112,14 @@ def each(p: GridProgram, kind: type, change: Callable[[Stmt], Stmt | None]) -> l
 MISTAKES: dict[str, tuple[type, Callable[[Stmt], Stmt | None]]] = {
     "no barrier": (Barrier, lambda s: None),
     "no wait": (Await, lambda s: None),
-    "a wait for one group less": (Await, lambda s: replace(s, pending=s.pending + 1)),  # type: ignore[call-arg, union-attr]
+    "a wait for one group less": (Await, lambda s: replace(s, pending=s.pending + 1)),
     "no signal": (Signal, lambda s: None),
     "a copy of another version": (
         Copy,
-        lambda s: replace(s, indices=((s.indices[0] + 1) % 3, *s.indices[1:])),  # type: ignore[call-arg, union-attr]
+        lambda s: replace(s, indices=((s.indices[0] + 1) % 3, *s.indices[1:])),
     ),
     "no copy": (Copy, lambda s: None),
-    "no condition": (Copy, lambda s: replace(s, cond=E.TRUE)),  # type: ignore[call-arg]
+    "no condition": (Copy, lambda s: replace(s, cond=E.TRUE)),
 }
 
 
@@ -193,6 +195,16 @@ def test_what_no_copy_may_do_is_told(what: str, landing: str) -> None:
     arrays = {n: np.arange(4, dtype="f4") for n in "xy"}
     with pytest.raises(InterpError, match=says):
         run_grid(by_hand(*stmts), arrays, landing=landing)
+
+
+def test_copies_are_printed_with_what_they_read_and_when() -> None:
+    program = by_hand(replace(OWN, cond=Var("t") < 1), Signal(), Await(2))
+    text = show(LoweredFunc("k", program.params, program.outputs, program.kernels[0].body))
+    assert [x.strip() for x in text.splitlines()[-3:]] == [
+        "copy s[t], x[t], 1, if t < 1",
+        "signal",
+        "await 2",
+    ]
 
 
 def test_where_its_condition_fails_a_copy_reads_nothing_and_is_zero() -> None:
@@ -282,8 +294,10 @@ def test_a_choice_of_zero_is_the_condition_of_a_copy(stages: int) -> None:
     np.testing.assert_array_equal(y, z[:, :-2] + z[:, 1:-1] + z[:, 2:])
 
 
-def test_loops_one_after_the_other_and_within_another_keep_their_copies_apart() -> None:
-    """A convolution in one dimension: taps around steps of channels, whose loop is in stages."""
+@pytest.mark.parametrize("outer", [0, 1])
+def test_a_loop_in_stages_within_another_is_one_with_it_or_begins_again(outer: int) -> None:
+    """A convolution in one dimension: taps around steps of channels, whose loop is in stages. A hint of the
+    loop over taps keeps it."""
     x, w = te.placeholder((12, 6), "float32", name="A"), te.placeholder((3, 6, 4), "float32", name="B")
     t, c = te.reduce_axis(3, name="t"), te.reduce_axis(6, name="c")
     y = te.compute((10, 4), lambda i, o: te.sum(x[i + t, c] * w[t, c, o], axis=(t, c)), name="C")
@@ -298,7 +312,10 @@ def test_loops_one_after_the_other_and_within_another_keep_their_copies_apart() 
         s.bind(s.fuse(*[q for q in s.loops(copy) if q.startswith(copy)]), "threadIdx.x")
         s.annotate(copy, "async", 1)
     s.annotate(step, "stages", 2)
+    if outer:
+        s.annotate(tap, "stages", 1)
     p = lower_simt(s.nest)
+    assert count(p, Barrier) == 1 + outer and count(p, Await) == 1
     a, b = data(s)
     want = sum(a[k : k + 10] @ b[k] for k in range(3))
     for landing in LANDINGS:

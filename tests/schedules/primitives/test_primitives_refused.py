@@ -168,6 +168,8 @@ CASES: list[tuple[Callable[[], ComputeDAG], Do, str]] = [
     (matmul, lambda s: s.annotate("C_i", "min_blocks", 2), "needs a loop that is bound to blockIdx"),
     (matmul, lambda s: s.annotate("C", "min_blocks", 2), "needs a loop that is bound to blockIdx"),
     (matmul, lambda s: s.annotate("C_i", "prefetch", 1 << 40), r"prefetch is 0 to 65535, not \d+"),
+    (matmul, lambda s: s.annotate("C", "swizzle", 96), "swizzle is 0, 32, 64 or 128, not 96"),
+    (matmul, lambda s: s.annotate("C_i", "stages", 9), "stages is 1 to 8, not 9"),
     (matmul, lambda s: s.annotate("C_i", "software_pipeline", 2), r"software_pipeline is 0 to 1, not 2"),
     (matmul, lambda s: s.annotate("C", "pad", -8), r"pad is 0 to 1023, not -8"),
     (matmul, lambda s: s.annotate("C", "nontemporal", 3), r"nontemporal is 0 to 2, not 3"),

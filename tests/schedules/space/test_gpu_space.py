@@ -130,7 +130,7 @@ def product_of(target: Target = H100, **decisions: int) -> tuple[Sketch, np.ndar
     sketch = derive(ops.workload("matmul", {"m": 4096, "n": 4096, "k": 4096}).dag, target).sketch(0)
     usual = {f"{axis}.{cut}": n for axis in "01" for cut, n in (("vthread", 2), ("threads", 16), ("own", 4))}
     usual |= {"turns": 2, "unrolled": 8, "prefetch": 0, "min_blocks": 1, "a_shared.vec": 4, "b_shared.vec": 4}
-    usual |= {"group": 1, "stages": 1}
+    usual |= {"group": 1, "store_cache": 0, "stages": 1}
     row = [(usual | decisions)[h.name.removeprefix("c.")] for h in sketch.holes]
     return sketch, np.array([row])
 

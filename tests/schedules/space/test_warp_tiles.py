@@ -7,12 +7,14 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from grid_cases import Case, need_cxx
+from grid_cases import Case, emulate, need_cxx, space, workload_case
 
 from autotune import backends
 from autotune.codegen.simt import emulator
-from schedules import ops
-from schedules.ir import Copy, Loop, const, walk
+from schedules import affine, ops
+from schedules import expr as E
+from schedules.expr import Const
+from schedules.ir import Copy, Store, const, walk
 from schedules.ir.grid import GridProgram
 from schedules.ir.interp_grid import run_grid
 from schedules.ir.warps import watch
@@ -29,7 +31,7 @@ SQUARE = {"m": 4096, "n": 4096, "k": 4096}
 HAND = {
     "c.0.warps": 2, "c.0.turns": 2, "c.0.squares": 2, "c.0.own": 4,
     "c.1.warps": 2, "c.1.turns": 16, "c.1.squares": 1, "c.1.own": 1,
-    "c.group": 8, "c.min_blocks": 2, "c.turns": 4, "c.unrolled": 4, "c.stages": 3,
+    "c.group": 8, "c.store_cache": 0, "c.min_blocks": 2, "c.turns": 4, "c.unrolled": 4, "c.stages": 3,
     "a_shared.vec": 4, "b_shared.vec": 4,
 }  # fmt: skip
 
@@ -157,7 +159,21 @@ def test_blocks_take_rows_of_tiles_in_groups(group: int) -> None:
     s = Schedule.replay(ops.workload("matmul", SQUARE).dag, found.trace(n, row[0]), H100)
     (kernel,) = lower_simt(s.nest).kernels
     (block,) = kernel.blocks
-    assert kernel.grid == (1024, 1, 1) and isinstance(block, Loop)
+    assert kernel.grid == (1024, 1, 1)
+    (store,) = (x for x in walk(kernel.body) if isinstance(x, Store) and x.buffer == "c")
+    first = dict.fromkeys({v for i in store.indices for v in E.variables(i)}, Const(0))
+    tiles = []
+    for number in range(2 * 32 * group):
+        at = [E.substitute(i, {**first, block.var: Const(number)}) for i in store.indices]
+        tiles.append([const(affine.simplify(i, {})) // 128 for i in at])
+    assert tiles == [[g * group + r, c] for g in range(2) for c in range(32) for r in range(group)]
+
+
+@pytest.mark.slow
+def test_groups_that_no_tiles_fill_compute_a_product() -> None:
+    c = workload_case("matmul", {"m": 150, "n": 260, "k": 9})
+    assert any("c.group" in space(c.dag).holes(n) for n in range(len(space(c.dag).sketches)))
+    emulate(c, 8)
 
 
 def test_convolutions_of_distant_channels_may_be_read_side_by_side() -> None:
@@ -170,12 +186,14 @@ def test_convolutions_of_distant_channels_may_be_read_side_by_side() -> None:
     n = next(k for k, x in enumerate(found.sketches) if "channels=last y.operands=shared" in x)
     rows = found.sample(n, 50, np.random.default_rng(0))
     p = lower_simt(Schedule.replay(dags["NCHW"], found.trace(n, rows[found.valid(n, rows)][0]), A100).nest)
-    assert len(p.kernels) == 3
-    assert [const(b.shape[-1]) for b in p.scratch] == [32, 32]
+    assert len(p.kernels) == 3 and len(p.scratch) == 2
 
 
 def test_shallow_sums_and_products_have_no_other_channels() -> None:
-    for params in ({"h": 14, "w": 14, "ci": 3, "co": 32, "k": 3}, {"h": 14, "w": 14, "ci": 32, "co": 32, "k": 1}):
+    for params in (
+        {"h": 14, "w": 14, "ci": 3, "co": 32, "k": 3},
+        {"h": 14, "w": 14, "ci": 32, "co": 32, "k": 1},
+    ):
         dag = ops.workload("conv2d", params, layout="NCHW").dag
         assert not any("channels=last" in n for n in derive(dag, A100).sketches)
     assert not any("channels" in n for n in derive(ops.workload("matmul", SQUARE).dag, A100).sketches)

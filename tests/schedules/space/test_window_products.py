@@ -6,15 +6,18 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from grid_cases import TARGET, Case, emulate, program, sampled, space
+from grid_cases import TARGET, Case, emulate, need_cxx, program, sampled, space
 
 import autotune as at
-from autotune.codegen.simt import cuda
+from autotune import backends
+from autotune.codegen.simt import cuda, emulator
 from schedules import ops, te
-from schedules.ir import Alloc, interp, walk
+from schedules.ir import Alloc, Nest, interp, walk
+from schedules.ir.grid import GridProgram
 from schedules.ir.interp_grid import run_grid
 from schedules.ir.nest import find_block
 from schedules.model import Trace
+from schedules.passes.simt import lower_simt
 from schedules.schedule import Schedule
 from schedules.space import derive
 
@@ -46,6 +49,14 @@ def products(c: Case, each: int = 1) -> Iterator[tuple[str, Trace]]:
     return ((name, trace) for name, trace in sampled(c.dag, each) if ".window=product" in name)
 
 
+def interpret(c: Case, nest: Nest, p: GridProgram, what: str) -> None:
+    """Run both, and check them."""
+    for run in (lambda a: interp.run(nest, a), lambda a: run_grid(p, a)):
+        outputs = c.poisoned()
+        run(dict(zip([t.name for t in c.dag.params], [*c.inputs, *outputs], strict=True)))
+        c.check(outputs, what)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WINDOWS)
 def test_products_of_windows_compute_the_convolution(name: str) -> None:
@@ -54,16 +65,48 @@ def test_products_of_windows_compute_the_convolution(name: str) -> None:
     found = list(products(c))
     assert found
     for what, trace in found[:2]:
-        serial, grid = [c.poisoned() for _ in range(2)]
-        for run, outputs in ((True, serial), (False, grid)):
-            arrays = dict(zip([t.name for t in c.dag.inputs], c.inputs, strict=True))
-            arrays |= dict(zip(c.dag.outputs, outputs, strict=True))
-            if run:
-                interp.run(Schedule.replay(c.dag, trace, TARGET).nest, arrays)
-            else:
-                run_grid(program(c.dag, trace), arrays)
-            c.check(outputs, what)
+        interpret(c, Schedule.replay(c.dag, trace, TARGET).nest, program(c.dag, trace), what)
     emulate(c, 4)
+
+
+# What matrix units do of them: (operator, parameters, dtype, layout, dtypes of the instruction).
+UNITS: dict[str, tuple[str, dict[str, object], str | None, str | None, str]] = {
+    "3x3": ("conv2d", {"h": 5, "w": 4, "ci": 8, "co": 6, "k": 3, "padding": 1}, "float16", "NHWC", ""),
+    "stride": ("conv2d", {"h": 9, "w": 8, "ci": 4, "co": 10, "k": 3, "stride": 2}, "bfloat16", "NHWC", ""),
+    "1x1": ("conv2d", {"b": 2, "h": 5, "w": 3, "ci": 8, "co": 6, "k": 1}, "float16", "NHWC", ""),
+    "groups": ("conv2d", {"h": 5, "w": 6, "ci": 8, "co": 16, "k": 3, "groups": 2}, "float16", "NHWC", ""),
+    "NCHW": ("conv2d", {"h": 5, "w": 6, "ci": 3, "co": 8, "k": 3, "padding": 1}, "float16", "NCHW", ""),
+    "epilogue": ("conv2d_bias_relu", {"h": 4, "w": 5, "ci": 6, "co": 10, "k": 2}, "float16", "NHWC", ""),
+    "int8": ("quantized_conv2d", {"h": 4, "w": 4, "ci": 8, "co": 8, "k": 2}, None, None, "uint8"),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", UNITS)
+def test_matrix_units_do_convolutions(name: str) -> None:
+    """The serial interpreter, that of grids, and the emulator in three orders of landing agree."""
+    need_cxx()
+    op, params, dtype, layout, unit = UNITS[name]
+    w, target = ops.workload(op, params, dtype, layout), backends.parse("a100-emulator")
+    rng = np.random.default_rng(3)
+    data = tuple(rng.integers(-3, 4, t.shape).astype(t.dtype) for t in w.dag.inputs)
+    c = Case(w.dag, data, tuple(ops.reference(w, list(data))))
+    found = derive(w.dag, target)
+    wanted = f"_{unit or dtype}"
+    number, sketch = next((n, x) for n, x in enumerate(found.sketches) if wanted in x and "with=" in x)
+    rows = found.sample(number, 200, rng)
+    rows = rows[found.valid(number, rows)][:2]
+    assert len(rows)
+    schedules = [Schedule.replay(w.dag, found.trace(number, row), target) for row in rows]
+    programs = [lower_simt(s.nest) for s in schedules]
+    obj = emulator.build(*programs)
+    for n, p in enumerate(programs):
+        for order in ("early", "late", "random"):
+            outputs = c.poisoned()
+            fault = emulator.run(obj, p, [*c.inputs, *outputs], n, order=order)
+            assert fault is None, f"{sketch} {rows[n]}: {fault}"
+            c.check(outputs, f"{sketch} {rows[n]} {order}")
+    interpret(c, schedules[0].nest, programs[0], sketch)
 
 
 def test_a_convolution_is_one_product() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from schedules import affine
 from schedules import expr as E
@@ -30,6 +30,7 @@ from schedules.primitives.base import as_expr
 from schedules.space.estimate.counting import arithmetic, product
 from schedules.space.estimate.domains import domain_of
 from schedules.space.estimate.gpu.coalescing import MemoryRequest, request
+from schedules.space.estimate.gpu.rates import WARP
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class GpuAccessFacts:
 
 # In how many parts the share of a domain is told.
 PARTS = 1024
+# How many blocks run at a time: a hole that `schedules.space.estimate.gpu.features` fills.
+AT_A_TIME = "blocks at a time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,8 @@ class Work:
     """The work of one block of the nest in a kernel. ``waits``: times that a thread waits for global memory.
     ``ahead``: 1 if that was loaded an iteration before. ``stages``: iterations whose copies to shared memory
     lie there at a time, of a block that copies in the background; 0: of another. ``unrolled``: copies of the
-    block, ``longest``: of one loop."""
+    block, ``longest``: of one loop. ``by_warp``: whether it is done by instructions of a warp together;
+    ``products``: if these are products, the time of one multiply-add over that of 16-bit floats, else 0."""
 
     instances: Expr
     waits: Expr
@@ -67,21 +71,25 @@ class Work:
     flops: int
     special: int
     accesses: tuple[GpuAccessFacts, ...]
+    by_warp: bool = False
+    products: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class KernelFacts:
     """One kernel. ``array_bytes``: bytes of the arrays that it uses; ``block_bytes``: those that one block
-    uses. Then the shape of the grid, the blocks that should share a processor, memory on the chip, and its
-    work."""
+    uses, ``wave_bytes``: those that `AT_A_TIME` blocks after each other use. Then the shape of the grid, the
+    blocks that should share a processor, memory on the chip, and its work."""
 
     array_bytes: Expr
     block_bytes: Expr
+    wave_bytes: Expr
     blocks: Expr
     min_blocks: Expr
     threads: tuple[Expr, ...]  # by axis
     shared_bytes: Expr
     local_bytes: Expr  # of a thread
+    fragment_bytes: Expr  # of a thread
     work: tuple[Work, ...]
 
 
@@ -99,24 +107,32 @@ def _kernel(nest: Nest, s: Stmt) -> KernelFacts:
     inside = {b.name for b in blocks(s)}
     shared: Expr = Const(0)
     local: Expr = Const(0)
+    fragments: Expr = Const(0)
     arrays: Expr = Const(0)
     parts: Expr = Const(0)
+    wave: Expr = Const(0)
     used = {w.buffer for b in blocks(s) for w in b.writes} | {x.buffer for b in blocks(s) for x in reads(b)}
     for buffer in nest.buffers:
         made = [b for b in writers(nest, buffer.name) if b.name in inside]
+        item = DTYPES[buffer.dtype].itemsize
         if buffer.name in used and buffer.scope == "global":
-            arrays = arrays + _used(nest, s, buffer.name, True) * DTYPES[buffer.dtype].itemsize
-            parts = parts + _used(nest, s, buffer.name, False) * DTYPES[buffer.dtype].itemsize
+            arrays = arrays + _used(nest, s, buffer.name, None) * item
+            parts = parts + _used(nest, s, buffer.name, Const(1)) * item
+            wave = wave + _used(nest, s, buffer.name, E.Hole(AT_A_TIME)) * item
         if buffer.name in nest.params or not made:
             continue
         if buffer.scope == "shared":
-            size = _region(nest, s, buffer.name) * DTYPES[buffer.dtype].itemsize
+            size = _region(nest, s, buffer.name) * item
             shared = shared + size * _stages(s, made[0], 1)
-            local = local + _fetched(s, made[0]) * DTYPES[buffer.dtype].itemsize * _ahead(s, made[0])
+            local = local + _fetched(s, made[0]) * item * _ahead(s, made[0])
         elif buffer.scope == "local":
-            local = local + _own(s, made[0]) * DTYPES[buffer.dtype].itemsize
+            local = local + _own(s, made[0]) * item
+        elif buffer.scope == "fragment":
+            fragments = fragments + E.ceildiv(_held(nest, s, made[0]) * item, Const(WARP))
     work = tuple(_work(s, b, nest) for b in blocks(s))
-    return KernelFacts(arrays, parts, grid, _min_blocks(s), tuple(threads.values()), shared, local, work)
+    return KernelFacts(
+        arrays, parts, wave, grid, _min_blocks(s), tuple(threads.values()), shared, local, fragments, work
+    )
 
 
 def _min_blocks(s: Stmt) -> Expr:
@@ -129,10 +145,14 @@ def _hint(where: Iterable[Loop | Block], key: str) -> Expr | None:
     return next((as_expr(v) for x in where for k, v in x.annotations if k == key), None)
 
 
-def _used(nest: Nest, s: Stmt, name: str, by_all: bool) -> Expr:
-    """Elements of a global buffer that a kernel uses, or one block of it (not ``by_all``)."""
-    loops = [x for x in walk(s) if isinstance(x, Loop)]
-    inner = {x.var: x.extent for x in loops if by_all or not bound_to(x, "blockIdx")}
+def _used(nest: Nest, s: Stmt, name: str, by: Expr | None) -> Expr:
+    """Elements of a global buffer that so many blocks of a kernel use after each other; None: all of them."""
+    inner: dict[str, Expr] = {}
+    for x in walk(s):
+        if isinstance(x, Loop) and not bound_to(x, "blockIdx"):
+            inner[x.var] = x.extent
+        elif isinstance(x, Loop) and by != Const(1):
+            inner[x.var] = x.extent if by is None else E.minimum(x.extent, by)
     places = [at for b in blocks(s) for at in accesses(b, name)]
     shape = nest.buffer(name).shape
     return product([_touched(places, d, inner, shape) for d in range(len(shape))])
@@ -149,15 +169,28 @@ def _touched(
     return E.minimum(n, functools.reduce(E.maximum, [values_at_most(at[d], inner) for at in places]))
 
 
-def _region(nest: Nest, s: Stmt, name: str) -> Expr:
-    """Elements of a shared buffer that are needed between its first and its last use."""
+def _apart(nest: Nest, s: Stmt, name: str) -> list[tuple[Block, list[Loop]]]:
+    """The blocks that write or read a buffer, each with its loops inside of those around all of them."""
     users = [*writers(nest, name), *readers(nest, name)]
     paths = [path_to(s, lambda x, u=u: x is u) or () for u in users]  # type: ignore[misc]
     common = 0
     while all(len(p) > common for p in paths) and len({id(p[common]) for p in paths}) == 1:
         common += 1
-    inner = {x.var: x.extent for p in paths for x in p[common:] if isinstance(x, Loop)}
-    places = [at for u in users for at in accesses(u, name)]
+    own = ([x for x in p[common:] if isinstance(x, Loop)] for p in paths)
+    return list(zip(users, own, strict=True))
+
+
+def _held(nest: Nest, s: Stmt, b: Block) -> Expr:
+    """Elements of a fragment that a warp has between its first and its last use, by what a block writes."""
+    own = next(loops for u, loops in _apart(nest, s, b.writes[0].buffer) if u is b)
+    return _by_thread([x for x in own if x.var in vars_bound(b, "spatial")])
+
+
+def _region(nest: Nest, s: Stmt, name: str) -> Expr:
+    """Elements of a shared buffer that are needed between its first and its last use."""
+    users = _apart(nest, s, name)
+    inner = {x.var: x.extent for _, loops in users for x in loops}
+    places = [at for u, _ in users for at in accesses(u, name)]
     shape = nest.buffer(name).shape
     spans = [n for _, n in footprint(places, inner, shape, clip=False)]
     for d, size in enumerate(shape):
@@ -220,11 +253,12 @@ def _work(s: Stmt, b: Block, nest: Nest) -> Work:
         pad = _hint(writers(nest, buffer.name), "pad")
         return near if pad is None else E.minimum(near, 4 - pad % 4)
 
+    by = next((x.instruction for x in loops if x.instruction is not None and x.instruction.threads > 1), None)
     found = tuple(
         GpuAccessFacts(
             DTYPES[buffer.dtype].itemsize,
             buffer.scope,
-            request(b, buffer, ix, loops) if buffer.scope == "global" else None,
+            request(b, buffer, ix, _lanes(loops)) if buffer.scope == "global" else None,
             reuse(ix),
             adjacent(buffer, ix),
         )
@@ -246,4 +280,19 @@ def _work(s: Stmt, b: Block, nest: Nest) -> Work:
         flops,
         special,
         found,
+        by is not None,
+        DTYPES[by.meaning.inputs[0].dtype].itemsize / 2 if by is not None and by.terms > 1 else 0.0,
     )
+
+
+def _lanes(loops: list[Loop]) -> list[Loop]:
+    """Loops around a block, in which lanes of a warp are told: those that share elements of fragments have
+    neighbours of the innermost loops."""
+    kinds = [x.kind for x in loops]
+    if "threadIdx.y" not in kinds or "threadIdx.x" in kinds:
+        return loops
+    own = [n for n in range(kinds.index("threadIdx.y") + 1, len(loops)) if kinds[n] == "serial"][-2:]
+    return [
+        replace(x, kind=f"threadIdx.{'xy'[own[::-1].index(n)]}" if n in own else x.kind.replace("threadIdx.y", "serial"))
+        for n, x in enumerate(loops)
+    ]

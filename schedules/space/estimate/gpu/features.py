@@ -7,6 +7,7 @@ Constants were fitted on one H100: ADR 33, docs/measurements/estimates.md.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 import numpy as np
@@ -14,8 +15,8 @@ import numpy as np
 from schedules.space.estimate.base import Formulas
 from schedules.space.estimate.counting import Number, number
 from schedules.space.estimate.gpu.coalescing import is_aligned, sectors
-from schedules.space.estimate.gpu.facts import KernelFacts, analyse
-from schedules.space.estimate.gpu.limits import filled, shape, within
+from schedules.space.estimate.gpu.facts import AT_A_TIME, KernelFacts, analyse
+from schedules.space.estimate.gpu.limits import Shape, filled, shape, within
 from schedules.space.estimate.gpu.rates import WARP, GpuRates
 from schedules.space.holes import Columns
 
@@ -41,6 +42,12 @@ FIRST_CACHE = 128 << 10
 # Bandwidth of the second cache over that of memory.
 CACHED = 1.5
 
+# Bytes a cycle and processor: of its shared memory, and of the second cache to kernels that ask for so much
+# that the processors' requests bound it.
+SHARED_BYTES, SECOND_CACHE = 128.0, 24.0
+# Part that is left of the times of all else beside the longest, in kernels whose products are by matrix units.
+NOT_HIDDEN = 0.15
+
 # Quantities of a kernel, by the names that `measure` gives them.
 FEATURES_PER_KERNEL = (
     "blocks", "threads", "waves", "occupancy", "shared_bytes", "registers", "flops", "special", "far_bytes",
@@ -54,11 +61,17 @@ def measure(k: KernelFacts, env: Columns, m: GpuRates) -> dict[str, Number]:
     """The quantities of one kernel, by the names in `FEATURES_PER_KERNEL`."""
     x = shape(k, env, m)
     flops = special = far = scattered = cost = least = near = loads = unrolled = waits = np.zeros(())
+    products = moved = summed = np.zeros(())  # multiply-adds of matrix units; bytes that warps load together
     lanes = np.ones(())
     staged: list[tuple[Number, Number]] = []  # (waits, iterations whose copies are under way or read)
     for w in k.work:
         n = number(w.instances, env)
         flops, special = flops + n * w.flops, special + n * w.special
+        if w.by_warp:
+            summed, products = summed + n * w.flops, products + n * w.products
+            moved = moved + sum((n * a.item for a in w.accesses if a.scope == "shared"), np.zeros(()))
+            unrolled = np.maximum(unrolled, number(w.unrolled, env))
+            continue
         unrolled = np.maximum(unrolled, number(w.unrolled, env))
         lanes = np.maximum(lanes, number(w.lanes, env))
         n_waits, stages = number(w.waits, env), number(w.stages, env)
@@ -88,7 +101,9 @@ def measure(k: KernelFacts, env: Columns, m: GpuRates) -> dict[str, Number]:
     warp_use = x.threads / (np.ceil(x.threads / WARP) * WARP)
     hidden = np.clip(share * 8.0, 1e-3, 1.0)  # an eighth of the threads hides most of arithmetic's latency
     # Cycles of a block alone on a processor. Others beside it compute while it waits.
-    issue = np.maximum((flops / 2 + loads) / m.fma, np.maximum(near / 32.0, special / 16.0))
+    issue = np.maximum(((flops - summed) / 2 + loads) / m.fma, np.maximum(near / 32.0, special / 16.0))
+    if any(w.by_warp for w in k.work):
+        issue = _longest(issue, products / max(m.products, 1.0), moved / SHARED_BYTES)
     cycles = issue / x.blocks / warp_use
     together = np.minimum(np.maximum(x.resident, 1.0), np.ceil(x.blocks / m.sms))
     barriers = waits
@@ -101,7 +116,11 @@ def measure(k: KernelFacts, env: Columns, m: GpuRates) -> dict[str, Number]:
     part = number(k.block_bytes, env)  # if the first cache holds it, a block reads it again from there
     anew = np.where(part <= FIRST_CACHE, np.minimum(1.0, x.blocks * part / np.maximum(far, 1.0)), 1.0)
     memory = np.maximum(number(k.array_bytes, env), anew * (far + 3.0 * scattered) / CACHED)
-    seconds = np.maximum(waves * wave / m.clock, memory / (m.bandwidth * busy * hidden)) + LAUNCH_S
+    if any(w.products for w in k.work):
+        memory = _in_waves(k, env, m, x, far)
+        seconds = _longest(waves * wave / m.clock, memory / (m.bandwidth * busy * hidden)) + LAUNCH_S
+    else:
+        seconds = np.maximum(waves * wave / m.clock, memory / (m.bandwidth * busy * hidden)) + LAUNCH_S
     return {
         "blocks": x.blocks, "threads": x.threads, "waves": waves, "occupancy": share,
         "shared_bytes": x.shared, "registers": x.registers, "flops": flops, "special": special,
@@ -109,6 +128,22 @@ def measure(k: KernelFacts, env: Columns, m: GpuRates) -> dict[str, Number]:
         "waits": waits, "cycles": wave, "lanes": lanes, "intensity": flops / np.maximum(far, 1.0),
         "warp_use": warp_use, "est_s": seconds, "sectors": cost, "least_sectors": least,
     }  # fmt: skip
+
+
+def _longest(*times: Number) -> Number:
+    """The longest of times that pass together, and what it leaves of the others."""
+    longest = functools.reduce(np.maximum, times)
+    return longest + NOT_HIDDEN * (sum(times) - longest)
+
+
+def _in_waves(k: KernelFacts, env: Columns, m: GpuRates, x: Shape, far: Number) -> Number:
+    """Bytes that take as long from memory as a kernel's ``far`` bytes do, whose blocks run some at a time:
+    what these need comes from memory once, and what each needs from the second cache."""
+    at_a_time = np.minimum(x.blocks, m.sms * np.maximum(x.resident, 1.0))
+    once = number(k.wave_bytes, Columns({**env, AT_A_TIME: at_a_time})) * (x.blocks / at_a_time)
+    least = number(k.array_bytes, env)
+    cached = far * m.bandwidth / (SECOND_CACHE * m.sms * m.clock)
+    return _longest(np.clip(once, least, np.maximum(far, least)), cached)
 
 
 def _totals(facts: tuple[KernelFacts, ...], sums: Mapping[str, Number]) -> dict[str, Number]:

@@ -42,12 +42,12 @@ def shape(k: KernelFacts, env: Columns, m: GpuRates) -> Shape:
     for x in k.threads:
         threads = threads * number(x, env)
     shared = number(k.shared_bytes, env)
-    held = number(k.local_bytes, env) / 4
+    held, fragments = number(k.local_bytes, env) / 4, number(k.fragment_bytes, env) / 4
     together = number(k.min_blocks, env)
     # Registers that leave room for the wanted number of blocks: the compiler keeps to that.
     most = np.floor(m.registers / (np.ceil(threads / WARP) * WARP * together))
-    resident = _resident(threads, shared, np.minimum(most, held * USED + TAKEN_REGISTERS), m)
-    registers = np.ceil(held) + SPARE_REGISTERS
+    resident = _resident(threads, shared, np.minimum(most, held * USED + fragments + TAKEN_REGISTERS), m)
+    registers = np.ceil(held + fragments) + SPARE_REGISTERS
     fits = (registers <= most) & (resident >= together)
     return Shape(threads, shared, registers, number(k.blocks, env), resident, fits)
 
@@ -56,7 +56,7 @@ def _resident(threads: Number, shared: Number, registers: Number, m: GpuRates) -
     """Blocks that a processor holds at a time."""
     warps = np.ceil(threads / WARP)
     resident = np.minimum(m.sm_blocks, np.floor(m.sm_threads / (warps * WARP)))
-    resident = np.minimum(resident, np.floor(m.sm_shared / np.maximum(shared, 1.0)))
+    resident = np.minimum(resident, np.floor(m.sm_shared / np.maximum(shared + m.taken_shared, 1.0)))
     return np.minimum(resident, np.floor(m.registers / (np.minimum(registers, 255.0) * warps * WARP)))
 
 

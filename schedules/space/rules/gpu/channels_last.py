@@ -55,8 +55,8 @@ def _lies_apart(x: Load, c: str) -> bool:
 
 def _is_window(b: Block, x: Load) -> bool:
     """Whether the last index of an operand moves with outputs and with the sum."""
-    kinds = {i.kind for i in b.iters if i.var in E.variables(x.indices[-1])}
-    return kinds == {"spatial", "reduce"}
+    n, last = extents(b), E.variables(x.indices[-1])
+    return {i.kind for i in b.iters if i.var in last and n[i.var] > 1} == {"spatial", "reduce"}
 
 
 def _move_last(d: SketchBuilder, name: str, x: Load, c: str) -> str:

@@ -7,6 +7,7 @@ from schedules.space.rules.alike import schedule_alike
 from schedules.space.rules.cpu.groups import reductions_behind
 from schedules.space.rules.cpu.rows import row_rank
 from schedules.space.rules.cpu.scan_tiles import scan_groups
+from schedules.space.rules.gpu.attention import schedule_short_attention, short_attention
 from schedules.space.rules.gpu.channels_last import channels_last
 from schedules.space.rules.gpu.maps import schedule_map
 from schedules.space.rules.gpu.matrix_units import matrix_products, schedule_matrix_product
@@ -74,6 +75,8 @@ def _schedule(d: SketchBuilder, name: str) -> None:
         schedule_rows(d, d.s.cache_write(name, "local"), len(spatial(b)))
     elif b.reducer is not None:
         _tile(d, name, d.s.cache_write(name, "local"))
+    elif (short := short_attention(d, name)) and d.choose(f"{name}.by", ("warps", "")):
+        schedule_short_attention(d, name, short)
     else:
         tiled, rows = reductions_behind(d, b)
         if tiled is not None:
@@ -89,7 +92,8 @@ def _schedule(d: SketchBuilder, name: str) -> None:
 def _tile(d: SketchBuilder, producer: str, consumer: str) -> None:
     """Tile a sum with the stage that stores its results. The matrix units do the sum if they can and are
     chosen."""
-    found = matrix_products(d, producer, consumer)
+    apart = producer in d.windows_of_taps  # as a product its tiles have more rows
+    found = {} if apart else matrix_products(d, producer, consumer)
     way = d.choose(f"{producer}.with", (*found, "")) if found else ""
     if way:
         schedule_matrix_product(d, producer, consumer, found[way])

@@ -10,6 +10,8 @@ from schedules.space.sketch_builder import SketchBuilder, extent
 THREADS = (64, 128, 256, 512, 1024)
 LANES = (1, 2, 4, 8, 16)  # up to 16 bytes of what takes less than 4 each
 EACH = (1, 2, 4)  # vectors of a thread, a block's width apart: independent accesses in flight
+USED_ONCE = (0, 3)  # caches, for what is used once: those of the compiler's choice, or to be left first
+LARGE = 16 << 20  # bytes of results for which that is offered: about as many as the second cache has
 BLOCKS = (2, 4, 8, 16, 32)  # of a bounded grid, for each processor
 
 
@@ -40,6 +42,10 @@ def schedule_map(d: SketchBuilder, name: str) -> None:
     d.s.bind(thread, "threadIdx.x")
     d.s.unroll(vectors)
     d.s.vectorize(v)
+    if d.target.bounds_launches and total * DTYPES[d.dtype(b)].itemsize >= LARGE:
+        cache = d.choice(f"{name}.cache", USED_ONCE)
+        for hint in ("load_cache", "store_cache"):
+            d.s.annotate(name, hint, cache)
 
 
 def lanes_of(n: int, dtype: str) -> list[int]:

@@ -177,8 +177,8 @@ def schedule_matrix_product(d: SketchBuilder, producer: str, consumer: str, x: P
     step, part = _accumulate(d, producer, block, cuts)
     d.s.annotate(step, "stages", d.choice(f"{producer}.stages", STAGES))
     for (shared, fragment), operand in zip(copies, x.operands, strict=True):
-        _load(d, fragment, part, operand)
-        _copy(d, shared, step, operand, cuts)
+        load_fragment(d, fragment, part, operand)
+        copy_to_shared(d, shared, step, operand, cuts)
 
 
 def _cuts(d: SketchBuilder, producer: str, x: Product) -> Cuts:
@@ -243,7 +243,7 @@ def _accumulate(d: SketchBuilder, producer: str, block: str, cuts: Cuts) -> tupl
     return step, part
 
 
-def _load(d: SketchBuilder, fragment: str, part: str, x: Operand) -> None:
+def load_fragment(d: SketchBuilder, fragment: str, part: str, x: Operand) -> None:
     """Load a fragment in parts that one instruction loads."""
     d.s.compute_at(fragment, part)
     own = [loop.var for loop in d.own_loops(fragment)]
@@ -258,7 +258,7 @@ def _load(d: SketchBuilder, fragment: str, part: str, x: Operand) -> None:
     d.s.tensorize(inner[0], x.load)
 
 
-def _copy(d: SketchBuilder, shared: str, step: str, x: Operand, cuts: Cuts) -> None:
+def copy_to_shared(d: SketchBuilder, shared: str, step: str, x: Operand, cuts: Cuts) -> None:
     """Let all threads of a block copy a step's tile of an operand to shared memory. Padding is made on the
     way."""
     d.s.compute_at(shared, step)

@@ -20,7 +20,7 @@ from schedules.ir import Block, Loop
 from schedules.ir.nest import reads, vars_bound
 from schedules.primitives.base import Factor
 from schedules.space.rules.gpu.cuts import LEAST, Cut, Part, in_lines, in_warps, threads_in_order
-from schedules.space.rules.gpu.maps import lanes_of
+from schedules.space.rules.gpu.maps import USED_ONCE, lanes_of
 from schedules.space.rules.parts import copy_read, inline_copies
 from schedules.space.rules.patterns import (
     depends,
@@ -52,7 +52,7 @@ PARTS = (2, 4, 8, 16, 32)
 TILE = 64 * 64
 # Fewest steps of a reduction that is split.
 LONG = 1024
-# Iterations whose operands lie in shared memory at a time that are offered, where copies run in the background.
+# Iterations whose operands lie in shared memory at a time, which copies in the background allow.
 STAGES = (1, 2, 3, 4, 5)
 # Bytes of a row within which chunks change places, against bank conflicts.
 SWIZZLE = 128
@@ -143,6 +143,8 @@ def _tile(d: SketchBuilder, producer: str, consumer: str, cuts: Mapping[str, Cut
     tiles = math.prod(n[a] for a in axes) // TILE
     if long and long[0] == axes[-1] and tiles >= GROUPED * d.target.limit("sms", 1):
         block = _grouped(d, producer, list(blocks.values()))
+        if d.target.bounds_launches:  # operands are read again, results are not
+            d.s.annotate(consumer, "store_cache", d.choice(f"{producer}.store_cache", USED_ONCE))
     else:
         block = d.fused([*blocks.values()])
     d.s.bind(block, "blockIdx.x")
@@ -191,7 +193,13 @@ def _operands_to_share(p: Block) -> list[Load]:
 
 
 def _accumulate(
-    d: SketchBuilder, producer: str, block: str, cuts: dict[str, Cut], axes: list[str], share: bool, warps: bool
+    d: SketchBuilder,
+    producer: str,
+    block: str,
+    cuts: Mapping[str, Cut],
+    axes: list[str],
+    share: bool,
+    warps: bool,
 ) -> str:
     """Cut the producer as the consumer is. Returns the loop in which operands are fetched."""
     p = d.block(producer)

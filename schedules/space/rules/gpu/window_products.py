@@ -92,6 +92,8 @@ def window_products(d: SketchBuilder) -> None:
             if d.choose(f"{name}.window", ("", "product")):
                 d.products.add(name)
                 as_product(d, name, found)
+            else:
+                d.windows_of_taps.add(name)
 
 
 def as_product(d: SketchBuilder, name: str, p: WindowProduct) -> None:

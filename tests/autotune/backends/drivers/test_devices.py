@@ -34,7 +34,7 @@ from autotune.backends.cuda import Cuda
 from autotune.backends.drivers import cuda, nvml, opencl, pycuda
 from autotune.backends.drivers.object import DeviceObject, give_back
 from autotune.backends.drivers.protocol import Device, DeviceError
-from autotune.codegen.grid_code import MAGIC, GridCode
+from autotune.codegen.grid_code import MAGIC, GridArray, GridCode, Launch, TensorMap
 from autotune.codegen.simt import cuda as cuda_c
 from autotune.codegen.simt import cxx, nvrtc
 from autotune.measure import Measurement, Measurer, Options
@@ -210,6 +210,61 @@ def test_clusters_are_launched_where_the_driver_can(device: Device) -> None:
         at.CompileError, match=r"a grid of \(2, 1, 1\) blocks is not cut into clusters of \(4, 1"
     ):
         DeviceObject(torn.to_bytes(), device)
+
+
+MAPPED = r"""
+typedef int (*launched)(void **);
+extern "C" const int at_kernel0_count = 2;
+extern "C" int at_kernel0(void **params) {
+  for (int i = 0; i < 16; ++i) (*(long long **)params[1])[i] = ((long long *)params[0])[i];
+  return 0;
+}
+extern "C" int at_cuLaunchKernel(void *f, int, int, int, int, int, int, int, void *, void **params, void **) {
+  return ((launched)f)(params);
+}
+"""
+
+
+def test_kernels_take_tensor_maps_of_their_arrays(device: Device) -> None:
+    """One that returns what it is told of its array, as the fake driver encodes it."""
+    x, out = GridArray("x", "float16", (48, 96), 16), GridArray("out", "int64", (16,), 8)
+    m = TensorMap("x_map", "x", "bfloat16", (48, 96), (96, 1), (16, 64), 128)
+    launch = Launch("kernel0", (1, 1, 1), (1, 1, 1), ("x_map", "out"))
+    code = GridCode("cuda", (x, out), ("out",), (), (launch,), "", maps=(m,))
+    assert GridCode.from_bytes(code.to_bytes()) == code
+    if device.name() != fakes.FAKE:
+        pytest.skip("needs the fake driver")
+    code = replace(code, binary=cxx.build(MAPPED, "-shared", "-fPIC"))
+    if not isinstance(device, cuda.CudaDevice):
+        with pytest.raises(at.CompileError, match="kernel0 takes tensor maps, which PyCUDA does not make"):
+            device.load(code)
+        return
+    loaded = DeviceObject(code.to_bytes(), device)
+    given, told = np.zeros((48, 96), "f2"), np.zeros(16, "i8")
+    for _ in range(2):
+        told[:] = 0
+        loaded.run([given.ctypes.data, told.ctypes.data])
+        where, two_bytes = int(loaded.memory[0]), 1
+        assert told.tolist() == [where, two_bytes, 2, 3, 96, 48, 0, 0, 0, 2 * 96, 64, 16, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"shape": (2,) * 6, "strides": (16,) * 5 + (1,), "box": (1,) * 6}, "1 to 5 dimensions"),
+        ({"strides": (96, 2)}, "whose last has stride 1"),
+        ({"box": (16,)}, "1 to 5 dimensions"),
+        ({"strides": (97, 1)}, "no multiples of 16 bytes"),
+        ({"box": (16, 60)}, "no multiples of 16 bytes"),
+        ({"box": (257, 64)}, "1 to 256 elements"),
+        ({"swizzle": 64}, "fit into the swizzle"),
+        ({"swizzle": 48}, "of 32, 64 or 128 bytes"),
+    ],
+)
+def test_tensor_maps_that_no_driver_takes_are_refused(wrong: dict[str, Any], said: str) -> None:
+    right = TensorMap("x_map", "x", "float16", (48, 96), (96, 1), (16, 64), 128)
+    with pytest.raises(ValueError, match=f"x_map: .*{said}"):
+        replace(right, **wrong)
 
 
 def test_threads_that_have_not_met_it_run_programs(device: Device) -> None:
