@@ -79,9 +79,11 @@ def adds(r: Reducer) -> bool:
 
 
 def _chain(nest: Nest, b: Block) -> list[Loop]:
-    """The loops that add to an element in one chain. Threads of a block add in a tree."""
-    own = vars_bound(b, "reduce")
-    return [x for x in loops_of(nest, b.name) if x.var in own and not bound_to(x, "threadIdx")]
+    """The loops that add to an element in one chain. Threads of a block add in a tree, and matrix units of a
+    GPU all terms of an instruction at once."""
+    own, loops = vars_bound(b, "reduce"), loops_of(nest, b.name)
+    units = (n for n, x in enumerate(loops) if x.instruction is not None and x.instruction.threads > 1)
+    return [x for x in loops[: next(units, None)] if x.var in own and not bound_to(x, "threadIdx")]
 
 
 def _terms(nest: Nest, loops: Sequence[Loop]) -> int:

@@ -41,6 +41,7 @@ from schedules.passes.barriers import barriers
 from schedules.passes.cross_thread import cross_thread
 from schedules.passes.expand_blocks import expand_blocks
 from schedules.passes.fragments import check_lanes, fragments, is_fragment
+from schedules.passes.nested_divisions import nested_divisions
 from schedules.passes.partial_sums import partial_sums
 from schedules.passes.pipeline import for_grids
 from schedules.passes.privatize import privatize
@@ -160,6 +161,7 @@ def _kernel(name: str, s: Stmt, held: tuple[Buffer, ...], background: Collection
     shape = (block["x"], block["y"], block["z"])
     if max(shape) > 1:  # a single thread needs no barrier
         s = barriers(s, names & stored)
+    s = nested_divisions(s)
     return GridKernel(name, params, stored & names, (grid["x"], grid["y"], grid["z"]), shape, tuple(outer), s)
 
 

@@ -31,10 +31,10 @@ HINTS = {  # {hint: "what it is of: what it says"}
     "swizzle": "block: in rows of the shared buffer that it writes, chunks of 16 bytes change places within "
     "at most so many bytes, from row to row, against bank conflicts",
     "pad": "block: elements added to the rows of the shared buffer that it writes, against bank conflicts",
-    "load_cache": "block: on an NVIDIA GPU, which caches hold what it reads of arrays in global memory: 1 all; "
-    "2 that of all processors; 3 that one, which it leaves first; 0 has the compiler choose",
-    "store_cache": "block: on an NVIDIA GPU, which caches hold what it writes to arrays in global memory, as "
-    "load_cache has it",
+    "load_cache": "block: on an NVIDIA GPU, which caches hold what it reads of global memory: 1: all; "
+    "2: that of all processors; 3: that one, which it leaves first; 0: as the compiler chooses",
+    "store_cache": "block: on an NVIDIA GPU, which caches hold what it writes to global memory, as load_cache "
+    "has it",
     "masked": "block whose terms go to places of their own: on a CPU, 1 computes a term that a condition "
     "leaves out as one that changes nothing, at place 0, in place of a branch that is hard to foretell",
     "nontemporal": "block: 1 writes its outputs around the caches, where nothing reads them; 2 also moves "

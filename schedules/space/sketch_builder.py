@@ -64,6 +64,7 @@ class SketchBuilder:
         self.windows: set[str] = set()  # reductions of windows whose lanes are outputs
         self.products: set[str] = set()  # windows that became products of matrices
         self.windows_of_taps: set[str] = set()  # those that might have
+        self.in_parts: set[str] = set()  # sums whose parts matrix units make, and these parts
         self.copies: set[str] = set()  # copies of operands that are still to be packed
         self.nested: dict[str, tuple[str, ...]] = {}  # {reduction: it and those in it, outermost first}
         self.window_products: dict[str, tuple[str, str]] = {}  # {product: what it reads, the windows behind}

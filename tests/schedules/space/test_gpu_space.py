@@ -7,6 +7,7 @@ import pytest
 from grid_cases import TARGET, Case, case, emulate, program, sampled, space, workload_case
 
 from autotune import backends
+from autotune.backends.building.from_trace import grid_program
 from autotune.codegen.simt import cuda
 from schedules import ops, te
 from schedules.errors import ScheduleError
@@ -245,3 +246,18 @@ def test_what_unroll_refuses_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> 
     for row in dropped[:3]:
         with pytest.raises(ScheduleError, match="copies are more than 1024"):
             Schedule.replay(w.dag, found.trace(sketch, row), TARGET)
+
+
+@pytest.mark.slow
+def test_no_candidate_unrolls_to_more_than_is_compiled() -> None:
+    """Attention of which each element is computed from a product would unroll to 300,000 operations."""
+    target = backends.parse("h100-emulator")
+    dag = ops.workload("attention", {"heads": 2, "seq": 32, "dim": 32, "causal": 1}, "float16").dag
+    found, rng = derive(dag, target), np.random.default_rng(0)
+    for n, name in enumerate(found.sketches):
+        if "threads=warps" in name:
+            rows = found.sample(n, 2000, rng)
+            rows = rows[found.valid(n, rows)]
+            unrolled = [h.endswith((".turns", ".own", ".unrolled")) for h in found.holes(n)]
+            for row in rows[np.argsort(-rows[:, unrolled].prod(axis=1))][:2]:
+                grid_program(dag, found.trace(n, row), target)

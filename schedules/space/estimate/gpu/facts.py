@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES
-from schedules.expr import Const, Expr, Var
+from schedules.expr import Const, Expr, Hole, Var
 from schedules.ir import (
     Block,
     Buffer,
@@ -26,6 +26,7 @@ from schedules.ir import (
 from schedules.ir.nest import accesses, bound, readers, reads, vars_bound, writers
 from schedules.ir.regions import footprint, span, values_at_most
 from schedules.ir.strides import as_row_major, region_elements
+from schedules.passes.nested_divisions import divided_once
 from schedules.primitives.base import as_expr
 from schedules.space.estimate.counting import arithmetic, product
 from schedules.space.estimate.domains import domain_of
@@ -46,6 +47,8 @@ class GpuAccessFacts:
     adjacent: Expr
 
 
+# A number in place of holes whose decisions do not matter.
+SOME = 4
 # In how many parts the share of a domain is told.
 PARTS = 1024
 # How many blocks run at a time: a hole that `schedules.space.estimate.gpu.features` fills.
@@ -57,7 +60,7 @@ class Work:
     """The work of one block of the nest in a kernel. ``waits``: times that a thread waits for global memory.
     ``ahead``: 1 if that was loaded an iteration before. ``stages``: iterations whose copies to shared memory
     lie there at a time, of a block that copies in the background; 0: of another. ``unrolled``: copies of the
-    block, ``longest``: of one loop. ``by_warp``: whether it is done by instructions of a warp together;
+    block, ``longest``: of one loop; ``code_size``: about how much code one is. ``by_warp``: whether it is done by instructions of a warp together;
     ``products``: if these are products, the time of one multiply-add over that of 16-bit floats, else 0."""
 
     instances: Expr
@@ -67,6 +70,7 @@ class Work:
     stages: Expr
     unrolled: Expr
     longest: Expr
+    code_size: int
     lanes: Expr
     flops: int
     special: int
@@ -234,6 +238,16 @@ def _by_thread(loops: Iterable[Loop]) -> Expr:
     return product([x.extent for x in loops if not bound_to(x, "blockIdx") and not bound_to(x, "threadIdx")])
 
 
+def _code_size(b: Block, places: Iterable[tuple[Expr, ...]]) -> int:
+    """About how much code one copy of a block is, with some numbers for its holes."""
+
+    def some(e: Expr) -> Expr | None:
+        return Const(SOME) if isinstance(e, Hole) else None
+
+    indices = [affine.simplify(E.rewrite(bound(b, i), some), {}) for ix in places for i in ix]
+    return sum(E.code_size(divided_once(x)) for x in (*indices, *b.values))
+
+
 def _work(s: Stmt, b: Block, nest: Nest) -> Work:
     loops = loops_around(b, s)
     flops, special = arithmetic(b)
@@ -276,6 +290,7 @@ def _work(s: Stmt, b: Block, nest: Nest) -> Work:
         _stages(s, b, 0),
         product([x.extent for x in unrolled]),
         functools.reduce(E.maximum, (Const(1), *(x.extent for x in unrolled if x.kind == "unroll"))),
+        _code_size(b, [ix for _, ix in places]) if by is None else 0,
         product([x.extent for x in loops if x.kind == "vectorize"]),
         flops,
         special,
@@ -293,6 +308,11 @@ def _lanes(loops: list[Loop]) -> list[Loop]:
         return loops
     own = [n for n in range(kinds.index("threadIdx.y") + 1, len(loops)) if kinds[n] == "serial"][-2:]
     return [
-        replace(x, kind=f"threadIdx.{'xy'[own[::-1].index(n)]}" if n in own else x.kind.replace("threadIdx.y", "serial"))
+        replace(
+            x,
+            kind=f"threadIdx.{'xy'[own[::-1].index(n)]}"
+            if n in own
+            else x.kind.replace("threadIdx.y", "serial"),
+        )
         for n, x in enumerate(loops)
     ]

@@ -22,6 +22,9 @@ SPARE_REGISTERS = 28
 USED, TAKEN_REGISTERS = 1.2, 36
 # Most statements of one unrolled body.
 MOST_UNROLLED = 4096
+# Most code of a kernel, as expression nodes of what is unrolled: some 2.2 times what is left of them when
+# numbers stand for holes, of which 2^18 are compiled at most.
+MOST_CODE = 560_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,9 @@ def within(facts: tuple[KernelFacts, ...], env: Columns, m: GpuRates) -> Number:
         x = shape(k, env, m)
         ok = ok & (x.threads <= m.threads) & (x.shared <= m.shared) & (x.resident >= 1)
         ok = ok & (x.registers <= m.thread_registers) & (x.blocks < 2**31) & x.fits
+        code: Number = np.zeros(())
         for w in k.work:
+            code = code + number(w.unrolled, env) * w.code_size
             ok = ok & (number(w.unrolled, env) <= MOST_UNROLLED) & (number(w.longest, env) <= MAX_UNROLL)
+        ok = ok & (code <= MOST_CODE)
     return ok

@@ -34,7 +34,7 @@ LEAST = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AxisPart:
     """What a loop of an axis is within a block. ``kind``: "turn" (of a thread, apart), "thread", "own" (a
     thread's, side by side). ``level``: threads of lower levels are outer ones, whatever their axis."""
 
@@ -48,7 +48,7 @@ class Cut:
     """How an axis is cut within a block, outermost first. ``vector``: whether a thread's own elements are
     one vector in memory."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[AxisPart, ...]
     vector: bool = False
 
     @property
@@ -72,7 +72,7 @@ def in_lines(d: SketchBuilder, producer: str, n: int, place: int, lanes: Sequenc
 
 
 def _line(across: Factor, threads: Factor, own: Factor, vector: bool = False) -> Cut:
-    return Cut((Part("turn", across), Part("thread", threads), Part("own", own)), vector)
+    return Cut((AxisPart("turn", across), AxisPart("thread", threads), AxisPart("own", own)), vector)
 
 
 def in_warps(d: SketchBuilder, producer: str, n: int, place: int, lanes: Sequence[int]) -> Cut:
@@ -80,18 +80,18 @@ def in_warps(d: SketchBuilder, producer: str, n: int, place: int, lanes: Sequenc
     name = f"{producer}.{place}"
     if place > 2:
         return Cut(())
-    warps = Part("thread", d.choice(f"{name}.warps", [k for k in WARPS if k <= n]))
+    warps = AxisPart("thread", d.choice(f"{name}.warps", [k for k in WARPS if k <= n]))
     if place == 2:
         return Cut((warps,))
     turns = d.choice(f"{name}.turns", [k for k in TURNS if k <= max(1, n // 2)])
     squares = d.choice(f"{name}.squares", SQUARES)
     vector = place == 0 and len(lanes) > 1
     own = d.choice(f"{name}.own", [k for k in (lanes if vector else OWN) if k <= OWN[2]])
-    lanes_ = (Part("thread", squares, 1), Part("thread", 2, 2), Part("thread", 2, 3))
-    return Cut((warps, Part("turn", turns), *lanes_, Part("own", own)), vector)
+    lanes_ = (AxisPart("thread", squares, 1), AxisPart("thread", 2, 2), AxisPart("thread", 2, 3))
+    return Cut((warps, AxisPart("turn", turns), *lanes_, AxisPart("own", own)), vector)
 
 
-def threads_in_order(found: Sequence[tuple[Part, T]]) -> list[T]:
+def threads_in_order(found: Sequence[tuple[AxisPart, T]]) -> list[T]:
     """What belongs to parts of some axes that are threads, as these are numbered: the outermost first."""
     return [x for _, x in sorted(found, key=lambda part_x: part_x[0].level)]
 

@@ -10,7 +10,11 @@ from schedules.space.rules.cpu.scan_tiles import scan_groups
 from schedules.space.rules.gpu.attention import schedule_short_attention, short_attention
 from schedules.space.rules.gpu.channels_last import channels_last
 from schedules.space.rules.gpu.maps import schedule_map
-from schedules.space.rules.gpu.matrix_units import matrix_products, schedule_matrix_product
+from schedules.space.rules.gpu.matrix_units import (
+    matrix_products,
+    schedule_matrix_product,
+    split_matrix_product,
+)
 from schedules.space.rules.gpu.plain import schedule_plainly
 from schedules.space.rules.gpu.rows import schedule_rows, split_among_blocks
 from schedules.space.rules.gpu.scans import schedule_scans
@@ -43,7 +47,8 @@ def apply_gpu_rules(d: SketchBuilder) -> None:
     window_products(d)
     for name in list(d.s.blocks()):
         split_among_blocks(d, name)
-        split_reduction(d, name)
+        if not split_matrix_product(d, name):
+            split_reduction(d, name)
     d.schedule_rest(_schedule)
 
 
@@ -94,7 +99,8 @@ def _tile(d: SketchBuilder, producer: str, consumer: str) -> None:
     chosen."""
     apart = producer in d.windows_of_taps  # as a product its tiles have more rows
     found = {} if apart else matrix_products(d, producer, consumer)
-    way = d.choose(f"{producer}.with", (*found, "")) if found else ""
+    others = () if producer in d.in_parts else ("",)
+    way = d.choose(f"{producer}.with", (*found, *others)) if found else ""
     if way:
         schedule_matrix_product(d, producer, consumer, found[way])
     else:

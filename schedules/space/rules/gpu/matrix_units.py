@@ -13,15 +13,17 @@ fragment is loaded from how the operand lies. Copies are padded with zeros to wh
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from schedules import affine
 from schedules import expr as E
-from schedules.expr import Expr, Hole, Load, Var
+from schedules.dtypes import DTYPES
+from schedules.expr import Const, Expr, Hole, Load, Var
 from schedules.instructions import INSTRUCTIONS, Instruction
 from schedules.instructions.match import Fit, fits
 from schedules.ir import Block
-from schedules.ir.nest import vars_bound
+from schedules.ir.nest import axis_ranges, behind, vars_bound
 from schedules.primitives.base import as_expr
 from schedules.space.estimate.gpu.rates import WARP
 from schedules.space.rules.gpu.maps import lanes_of
@@ -47,6 +49,8 @@ STAGES = (2, 3, 4, 5)
 GROUP = 16
 # Bytes in which chunks change places against bank conflicts.
 SWIZZLE = 128
+# Usual side of a block's tile, by which tiles are counted, and fewest steps of a part of a sum.
+USUAL, LEAST_STEPS = 128, 8
 # Most times the work of a product that whole instructions may do.
 MOST_WASTE = 4.0
 
@@ -73,6 +77,11 @@ class Product:
     terms: str
     operands: tuple[Operand, ...]
 
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element of the operands."""
+        return DTYPES[self.instruction.meaning.inputs[0].dtype].itemsize
+
     def unit(self, axis: str) -> int:
         """Elements along an axis that one instruction takes."""
         of = dict(zip((self.rows, self.columns, self.terms), self.instruction.iterations.values(), strict=True))
@@ -85,6 +94,8 @@ def matrix_products(d: SketchBuilder, producer: str, consumer: str) -> dict[str,
     p, c = d.block(producer), d.block(consumer)
     if p.reducer is None or len(p.writes) != 1 or any(n == 0 for n in extents(p).values()):
         return {}
+    holds = axis_ranges(p.iters)
+    p = replace(p, where=tuple(x for x in p.where if affine.decide(x, holds) is not True))
     columns = dict(zip(spatial(c)[::-1], spatial(p)[::-1], strict=False)).get(vector_axis(c) or "")
     out: dict[object, tuple[tuple[object, ...], Product]] = {}
     for ins in INSTRUCTIONS.values():
@@ -96,6 +107,34 @@ def matrix_products(d: SketchBuilder, producer: str, consumer: str) -> dict[str,
             if cost[0] <= MOST_WASTE and (kind not in out or cost < out[kind][0]):
                 out[kind] = cost, x
     return {x.instruction.name: x for _, x in out.values()}
+
+
+def split_matrix_product(d: SketchBuilder, name: str) -> bool:
+    """Split-k: split a long sum of products with too few tiles for the processors, if matrix units can add up
+    its parts. As many parts are made as there are processors for, by blocks of their own, in a kernel before
+    the one that adds them up. Returns whether it was split."""
+    b = d.block(name)
+    found = [*matrix_products(d, name, name).values()] if spatial(b) else []
+    if not found:
+        return False
+    x, n = found[0], extents(b)
+    tiles = math.prod(-(-n[v] // (USUAL if v in (x.rows, x.columns) else 1)) for v in spatial(b))
+    parts = 1 << max(0, (int(d.target.limit("sms", 1)) // tiles).bit_length() - 1)
+    most = n[x.terms] // (DEPTHS[-1] // x.itemsize)  # whole steps
+    parts = min(parts, most // LEAST_STEPS)
+    parts = max((k for k in (2, 4, 8, 16, 32) if k <= parts and most % k == 0), default=1)
+    if parts == 1 or n[x.terms] % (DEPTHS[-1] // x.itemsize) or not d.choose(f"{name}.sum", ("", "parts")):
+        return False
+    loop = next(v.var for v in d.loops(name) if v.var in behind(b, x.terms))
+    outer, _ = d.s.split(loop, (parts, None))
+    own = [v.var for v in d.loops(name) if v.var in vars_bound(b, "spatial")]
+    part = d.s.rfactor(name, outer)
+    rank = len(d.block(part).writes[0].indices)
+    d.s.reorder_storage(d.block(part).writes[0].buffer, [rank - 1, *range(rank - 1)])
+    d.s.reorder_axes(outer, *own)  # a part is a product as the whole is
+    d.roots.add(part)
+    d.in_parts |= {name, part}
+    return True
 
 
 def _waste(p: Block, x: Product) -> float:
@@ -124,7 +163,7 @@ def _operand(d: SketchBuilder, fit: Fit, name: str, axes: list[str]) -> Operand 
     dims = {}
     for v in axes:
         at = [k for k, i in enumerate(read.indices) if v in E.variables(i)]
-        if len(at) != 1 or read.indices[at[0]] != Var(v):
+        if len(at) != 1 or not _is_part(read.indices[at[0]], v, axes):
             return None
         dims[v] = at[0]
     if is_gathered(read) or len(set(dims.values())) < len(axes):
@@ -137,6 +176,13 @@ def _operand(d: SketchBuilder, fit: Fit, name: str, axes: list[str]) -> Operand 
         and x.meaning.inputs[0].dtype == read.dtype and wanted.begins(x.layouts[x.result.name])
     )  # fmt: skip
     return Operand(read, dims, next(loads, None))
+
+
+def _is_part(index: Expr, axis: str, axes: Sequence[str]) -> bool:
+    """Whether an index is an axis, or a part of one whose other part is outside of a tile."""
+    terms, first = affine.linear(index)
+    others = {Var(v) for v in axes} & set(terms) - {Var(axis)}
+    return terms.get(Var(axis)) == Const(1) and not others and first == Const(0)
 
 
 @dataclass(frozen=True)
@@ -189,8 +235,7 @@ def _cuts(d: SketchBuilder, producer: str, x: Product) -> Cuts:
         offered = [k for k in TILES if least <= k < 2 * max(n[v], least)]
         block[v] = d.choice(f"{producer}.{what}", offered)
         warps[v] = d.divisor(f"{producer}.{many}", as_expr(block[v]) // least, WARPS)
-    itemsize = 32 // x.unit(x.terms)  # bytes of an element
-    offered = [k // itemsize for k in DEPTHS if k // itemsize < 2 * max(n[x.terms], x.unit(x.terms))]
+    offered = [k // x.itemsize for k in DEPTHS if k // x.itemsize < 2 * max(n[x.terms], x.unit(x.terms))]
     block[x.terms] = d.choice(f"{producer}.depth", offered or [x.unit(x.terms)])
     return Cuts(x, block, warps)
 

@@ -19,7 +19,7 @@ from schedules.gpu_architectures import features
 from schedules.ir import Block, Loop
 from schedules.ir.nest import reads, vars_bound
 from schedules.primitives.base import Factor
-from schedules.space.rules.gpu.cuts import LEAST, Cut, Part, in_lines, in_warps, threads_in_order
+from schedules.space.rules.gpu.cuts import LEAST, AxisPart, Cut, in_lines, in_warps, threads_in_order
 from schedules.space.rules.gpu.maps import USED_ONCE, lanes_of
 from schedules.space.rules.parts import copy_read, inline_copies
 from schedules.space.rules.patterns import (
@@ -91,6 +91,7 @@ def schedule_tiles(d: SketchBuilder, producer: str, consumer: str) -> None:
     lanes = lanes_of(n[long[0]], d.dtype(d.block(consumer))) if long and long[0] == axes[-1] else [1]
     shared = _operands_to_share(p) if _worth_sharing(p) else []
     ways = ("shared",) if producer in d.products else ("shared", "direct")  # directly, each read would divide
+    ways = ("direct",) if producer in d.in_parts else ways  # none is read twice
     share = bool(shared) and d.choose(f"{producer}.operands", ways) == "shared"
     warps = (
         share
@@ -126,7 +127,7 @@ def _tile(d: SketchBuilder, producer: str, consumer: str, cuts: Mapping[str, Cut
     n, axes = extents(d.block(consumer)), spatial(d.block(consumer))
     loops = dict(zip(axes, [x.var for x in d.loops(consumer)], strict=True))
     blocks: dict[str, str] = {}
-    threads: list[tuple[Part, str]] = []
+    threads: list[tuple[AxisPart, str]] = []
     rest: list[str] = []
     vectors: list[str] = []
     for a, loop in loops.items():
@@ -206,7 +207,7 @@ def _accumulate(
     loops = [x for x in d.loops(producer) if x.var != block]
     reduce = [x for x in loops if x.var in vars_bound(p, "reduce")]
     own = [x.var for x in loops if x not in reduce]
-    threads: list[tuple[Part, str]] = []
+    threads: list[tuple[AxisPart, str]] = []
     rest, still = [], []
     for a, loop in zip(axes, own[-len(axes) :], strict=True):
         if a not in cuts or not cuts[a].parts:
