@@ -45,7 +45,7 @@ CACHED = 1.5
 # Bytes a cycle and processor: of its shared memory, and of the second cache to kernels that ask for so much
 # that the processors' requests bound it.
 SHARED_BYTES, SECOND_CACHE = 128.0, 24.0
-# Part that is left of the times of all else beside the longest, in kernels whose products are by matrix units.
+# Part that is left of the times of all else beside the longest, where products are by matrix units.
 NOT_HIDDEN = 0.15
 
 # Quantities of a kernel, by the names that `measure` gives them.
@@ -103,12 +103,8 @@ def measure(k: KernelFacts, env: Columns, m: GpuRates) -> dict[str, Number]:
     waits, barriers = _waiting(k, env, together * cycles)
     wave = np.maximum(together * cycles / hidden, cycles + LATENCY * waits) + TURN * barriers
     wave = np.maximum(wave, together * BEGIN)
-    part = number(k.block_bytes, env)  # if the first cache holds it, a block reads it again from there
-    anew = np.where(part <= FIRST_CACHE, np.minimum(1.0, x.blocks * part / np.maximum(far, 1.0)), 1.0)
-    memory = np.maximum(number(k.array_bytes, env), anew * (far + 3.0 * scattered) / CACHED)
     by_units = any(w.products for w in k.work)
-    if by_units:
-        memory = _in_waves(k, env, m, x, far)
+    memory = _in_waves(k, env, m, x, far) if by_units else _in_caches(k, env, x, far, scattered)
     times = waves * wave / m.clock, memory / (m.bandwidth * busy * hidden)
     seconds = (_longest(*times) if by_units else np.maximum(*times)) + LAUNCH_S
     return {
@@ -140,6 +136,13 @@ def _longest(*times: Number) -> Number:
     """The longest of times that pass together, and what it leaves of the others."""
     longest = functools.reduce(np.maximum, times)
     return longest + NOT_HIDDEN * (sum(times) - longest)
+
+
+def _in_caches(k: KernelFacts, env: Columns, x: Shape, far: Number, scattered: Number) -> Number:
+    """As `_in_waves`, by the bytes of the arrays, and by those of a block that the first cache holds."""
+    part = number(k.block_bytes, env)  # if the first cache holds it, a block reads it again from there
+    anew = np.where(part <= FIRST_CACHE, np.minimum(1.0, x.blocks * part / np.maximum(far, 1.0)), 1.0)
+    return np.maximum(number(k.array_bytes, env), anew * (far + 3.0 * scattered) / CACHED)
 
 
 def _in_waves(k: KernelFacts, env: Columns, m: GpuRates, x: Shape, far: Number) -> Number:
