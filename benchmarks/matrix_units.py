@@ -5,8 +5,9 @@
 For the A100 and the H100 the search on the estimate alone picks a candidate of 4096³. NVRTC builds it, NVIDIA's
 disassembler (on the path, or extra ``cuda``) lists its main loop. Told are, for each instruction of a matrix
 unit: all instructions, and bytes that it and its neighbours move in shared memory; then registers, warps that
-a processor holds, and turns of the banks for 8 rows of 16 bytes that are loaded at once. ``--against``: files of CUDA C that are joined to one kernel by hand, with macros BM, BN,
-WM, WN, BK, STAGES and GROUP; its numbers for the same tile stand beside.
+a processor holds, and turns of the banks for 8 rows of 16 bytes that are loaded at once. ``--against``: files
+of CUDA C that are joined to one kernel by hand, of blocks of 128 × 256 × 64 by 8 warps in 3 stages; its
+figures stand beside.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ import numpy as np
 from autotune import backends
 from autotune.codegen.simt import cuda, nvrtc, sass
 from autotune.search.evolutionary import EvolutionarySearch, model_features
-from autotune.tuning.first_pick import SHORT
 from cost_model.analytic import AnalyticModel
 from kernels_db.temporary import temporary_folder
 from schedules import expr as E
@@ -47,6 +47,8 @@ TARGETS = ("a100", "h100")
 UNITS = ("HMMA", "IMMA")
 # Bytes of shared memory that a warp moves by one: four matrices of 8 rows of 16 bytes; 16 bytes a lane.
 MOVED = {"LDSM": 512, "LDGSTS": 512}
+# Threads and bytes of shared memory of a block of the kernel by hand: 3 stages of 128 × 256 × 64.
+HAND_THREADS, HAND_SHARED = 256, 3.0 * (128 + 256) * 64 * 2
 Figures = dict[str, Any]
 _LABEL = re.compile(r"^(\.L_x_\d+):")
 _CODE = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(.*?);")
@@ -57,7 +59,7 @@ _NAME = re.compile(r"^(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9]*)")
 def picked(target: Target) -> tuple[DerivedSpace, int, np.ndarray]:
     """The space, and the sketch and row that the search on the estimate alone takes first."""
     space = derive(ops.workload("matmul", {"m": SIZE, "n": SIZE, "k": SIZE}, "float16").dag, target)
-    (first, *_) = EvolutionarySearch(space, AnalyticModel(model_features(space)), 0, SHORT).ask(1)
+    (first, *_) = EvolutionarySearch(space, AnalyticModel(model_features(space)), 0).ask(1)
     return space, first.sketch, np.asarray(first.row)
 
 
@@ -112,16 +114,9 @@ def bank_turns(buffer: Buffer) -> int:
     return worst
 
 
-def by_hand(files: list[Path], tile: dict[str, int], arch: str, threads: int, rates: GpuRates) -> Figures:
-    """Figures of a kernel by hand with the same tile."""
-    rows, columns = tile["rows"], tile["columns"]
-    macros = {
-        "BM": rows, "BN": columns, "WM": rows // tile["down"], "WN": columns // tile["across"],
-        "STAGES": tile["stages"], "GROUP": tile["group"],
-    }  # fmt: skip
-    text = "".join(f"#define {k} {v}\n" for k, v in macros.items())
-    shared = 2.0 * tile["stages"] * tile["depth"] * (rows + columns)
-    return of_code(text + "".join(f.read_text() for f in files), arch, threads, shared, rates)
+def by_hand(files: list[Path], arch: str, rates: GpuRates) -> Figures:
+    """Figures of a kernel by hand, in the tile that it has without macros."""
+    return of_code("".join(f.read_text() for f in files), arch, HAND_THREADS, HAND_SHARED, rates)
 
 
 def figures(target: Target, against: list[Path]) -> Figures:
@@ -136,7 +131,7 @@ def figures(target: Target, against: list[Path]) -> Figures:
     out = {"sketch": space.sketches[sketch], "tile": tile, "picked": own}
     own["turns of banks"] = max(map(bank_turns, held))
     if against:
-        out["by hand"] = by_hand(against, tile, arch, threads, rates)
+        out["by hand"] = by_hand(against, arch, rates)
     return out
 
 

@@ -9,6 +9,8 @@ from warp_products import WarpTiles, by_warps
 
 from autotune import backends
 from autotune.codegen.simt import cuda, emulator, nvrtc, sass
+from autotune.search.evolutionary import EvolutionarySearch, model_features
+from cost_model.analytic import AnalyticModel
 from schedules import ops, te
 from schedules.ir import Intrinsic, interp, walk
 from schedules.ir.interp_grid import run_grid
@@ -16,7 +18,6 @@ from schedules.model import Workload
 from schedules.passes.simt import lower_simt
 from schedules.schedule import Schedule
 from schedules.space import DerivedSpace, derive
-from schedules.space.holes import columns
 
 A100, H100 = backends.parse("a100"), backends.parse("h100")
 F16, BF16 = "mma_m16n8k16_float32_float16", "mma_m16n8k16_float32_bfloat16"
@@ -129,16 +130,10 @@ def test_operands_that_lie_in_no_box_are_left() -> None:
     assert not any("mma" in name for name in derive(te.dag([x, w, y]), A100).sketches)
 
 
-def best(found: DerivedSpace) -> tuple[int, np.ndarray]:
-    """The sketch and the row of the best candidate by the estimate."""
-    at, out = found.feature_names.index("est_time_s"), []
-    for n in range(len(found.sketches)):
-        rows = found.sample(n, 4000, np.random.default_rng(1))
-        rows = rows[found.valid(n, rows)]
-        times = found.features(n, rows)[:, at]
-        out.append((times.min(), n, rows[times.argmin()]))
-    _, n, row = min(out, key=lambda x: x[0])
-    return n, row
+def best(found: DerivedSpace) -> tuple[int, tuple[int, ...]]:
+    """The sketch and the row that a search on the estimate alone tries first."""
+    (first,) = EvolutionarySearch(found, AnalyticModel(model_features(found)), 0).ask(1)
+    return first.sketch, first.row
 
 
 @pytest.mark.slow
@@ -150,7 +145,7 @@ def test_large_products_take_warps_of_64_by_64(target: object, b_by_columns: int
     found = derive(ops.workload("matmul", size, "float16").dag, target)
     n, row = best(found)
     assert F16 in found.sketches[n]
-    d = {k.removeprefix("c."): int(v) for k, v in columns(found.sketch(n).holes, row[None]).items()}
+    d = {k.removeprefix("c."): int(v) for k, v in zip(found.holes(n), row, strict=True)}
     assert (d["rows"] // d["down"], d["columns"] // d["across"], d["down"] * d["across"]) == (64, 64, 8)
     assert d["stages"] >= 3 and d["group"] > 1
 
