@@ -28,19 +28,10 @@ OPT_IN_SHARED = {
 RESERVED_SHARED, RESERVING = 1 << 10, 80
 # Multiply-adds of 16-bit floats, added up in float32, of a processor's matrix units in a cycle, as `mma.sync`
 # reaches them, by architecture. An H100 has 2048, of which mma.sync gets about 0.6
-# (docs/measurements/matrix_units.md).
+# (docs/measurements/matrix-units.md).
 MATRIX_UNITS = {
-    75: 512,
-    80: 1024,
-    86: 512,
-    87: 512,
-    89: 512,
-    90: 1229,
-    100: 1024,
-    103: 1024,
-    120: 512,
-    121: 512,
-}
+    75: 512, 80: 1024, 86: 512, 87: 512, 89: 512, 90: 1229, 100: 1024, 103: 1024, 120: 512, 121: 512,
+}  # fmt: skip
 _ARCH = re.compile(r"sm_(\d{2,3})(a?)(?:-" + EMULATED + ")?")
 
 

@@ -45,7 +45,7 @@ CACHED = 1.5
 # Bytes a cycle and processor: of its shared memory, and of the second cache to kernels that ask for so much
 # that the processors' requests bound it.
 SHARED_BYTES, SECOND_CACHE = 128.0, 24.0
-# Part that is left of the times of all else beside the longest, where products are by matrix units.
+# Part of the times of all else that the longest does not hide, where products are by matrix units.
 NOT_HIDDEN = 0.15
 
 # Quantities of a kernel, by the names that `measure` gives them.

@@ -1,9 +1,9 @@
 """Rule for products that the matrix units of a GPU do: a warp computes a tile of the result by instructions
 of all its lanes.
 
-The structure is that of CUTLASS's kernels for Ampere. A block computes a tile of the result, each of its warps
-a part of it. All threads together copy tiles of both operands to shared memory in the background, a few steps
-of the sum ahead. A warp takes parts of them into fragments, in the order of the instruction, and adds their
+The structure is that of CUTLASS's kernels for Ampere. A block computes a tile of the result, each of its
+warps a part of it. All threads together copy tiles of both operands to shared memory in the background, a few
+steps of the sum ahead. A warp takes parts of them into fragments, in the order of the instruction, and adds their
 product to a fragment. What is made of the sums is computed from that fragment.
 
 Which blocks are such a product follows from their expression (`schedules.instructions.match.fits`), and how a
@@ -29,7 +29,6 @@ from schedules.space.estimate.gpu.rates import WARP
 from schedules.space.rules.gpu.maps import lanes_of
 from schedules.space.rules.parts import copy_read, inline_copies, side_by_side
 from schedules.space.rules.patterns import (
-    depends,
     extents,
     is_gathered,
     spatial,
@@ -56,7 +55,7 @@ MOST_WASTE = 4.0
 
 
 @dataclass(frozen=True)
-class Operand:
+class ProductOperand:
     """An operand of a product. ``dims``: {axis of the block: dimension of what it reads, which is that axis}
     for the two axes of a tile. ``load``: the instruction that makes a fragment of a tile in shared memory;
     None: lanes read their elements one by one."""
@@ -75,7 +74,7 @@ class Product:
     rows: str
     columns: str
     terms: str
-    operands: tuple[Operand, ...]
+    operands: tuple[ProductOperand, ...]
 
     @property
     def itemsize(self) -> int:
@@ -84,7 +83,9 @@ class Product:
 
     def unit(self, axis: str) -> int:
         """Elements along an axis that one instruction takes."""
-        of = dict(zip((self.rows, self.columns, self.terms), self.instruction.iterations.values(), strict=True))
+        of = dict(
+            zip((self.rows, self.columns, self.terms), self.instruction.iterations.values(), strict=True)
+        )
         return of[axis]
 
 
@@ -157,7 +158,7 @@ def _product(d: SketchBuilder, p: Block, fit: Fit) -> Product | None:
     return Product(fit.instruction, rows, columns, terms, tuple(out))
 
 
-def _operand(d: SketchBuilder, fit: Fit, name: str, axes: list[str]) -> Operand | None:
+def _operand(d: SketchBuilder, fit: Fit, name: str, axes: list[str]) -> ProductOperand | None:
     """``axes``: of the block, in the order of the operand's dimensions."""
     read = fit.reads[name]
     dims = {}
@@ -175,7 +176,7 @@ def _operand(d: SketchBuilder, fit: Fit, name: str, axes: list[str]) -> Operand 
         if x.threads == WARP and x.terms == 1 and len(x.meaning.inputs) == 1 and d.runs(x)
         and x.meaning.inputs[0].dtype == read.dtype and wanted.begins(x.layouts[x.result.name])
     )  # fmt: skip
-    return Operand(read, dims, next(loads, None))
+    return ProductOperand(read, dims, next(loads, None))
 
 
 def _is_part(index: Expr, axis: str, axes: Sequence[str]) -> bool:
@@ -201,7 +202,7 @@ class Cuts:
 
 def schedule_matrix_product(d: SketchBuilder, producer: str, consumer: str, x: Product) -> None:
     """Tile product ``producer`` for warps, and make ``consumer``, its only reader, of fragments."""
-    p, c = d.block(producer), d.block(consumer)
+    p = d.block(producer)
     d.done.add(producer)
     d.s.set_scope(p.writes[0].buffer, "fragment")
     cuts = _cuts(d, producer, x)
@@ -240,7 +241,7 @@ def _cuts(d: SketchBuilder, producer: str, x: Product) -> Cuts:
     return Cuts(x, block, warps)
 
 
-def _copies(d: SketchBuilder, producer: str, x: Operand, cuts: Cuts) -> tuple[str, str]:
+def _copies(d: SketchBuilder, producer: str, x: ProductOperand, cuts: Cuts) -> tuple[str, str]:
     """Let a product read an operand through a copy in shared memory, and that through fragments. Returns
     their names."""
     shared = copy_read(d, producer, x.read, "shared", moved=True)
@@ -274,7 +275,9 @@ def _accumulate(d: SketchBuilder, producer: str, block: str, cuts: Cuts) -> tupl
     (terms,) = (v for v in reduce if v in E.variables(dict(zip((i.var for i in p.iters), p.binds))[x.terms]))
     still = [v for a, v in own.items() if a not in (x.rows, x.columns)]
     # The first two loops run once: of a tile that is longer than its axis, warps have the same parts here.
-    once_0, once_1, *tile = _order(_cut(d, own[x.rows], x.rows, cuts), _cut(d, own[x.columns], x.columns, cuts))
+    once_0, once_1, *tile = _order(
+        _cut(d, own[x.rows], x.rows, cuts), _cut(d, own[x.columns], x.columns, cuts)
+    )
     step, part = d.s.split(terms, (None, cuts.block[x.terms]))
     part, term = d.s.split(part, (None, x.unit(x.terms)))
     taps = [v for v in reduce if v != terms]
@@ -288,7 +291,7 @@ def _accumulate(d: SketchBuilder, producer: str, block: str, cuts: Cuts) -> tupl
     return step, part
 
 
-def load_fragment(d: SketchBuilder, fragment: str, part: str, x: Operand) -> None:
+def load_fragment(d: SketchBuilder, fragment: str, part: str, x: ProductOperand) -> None:
     """Load a fragment in parts that one instruction loads."""
     d.s.compute_at(fragment, part)
     own = [loop.var for loop in d.own_loops(fragment)]
@@ -303,7 +306,7 @@ def load_fragment(d: SketchBuilder, fragment: str, part: str, x: Operand) -> Non
     d.s.tensorize(inner[0], x.load)
 
 
-def copy_to_shared(d: SketchBuilder, shared: str, step: str, x: Operand, cuts: Cuts) -> None:
+def copy_to_shared(d: SketchBuilder, shared: str, step: str, x: ProductOperand, cuts: Cuts) -> None:
     """Let all threads of a block copy a step's tile of an operand to shared memory. Padding is made on the
     way."""
     d.s.compute_at(shared, step)
