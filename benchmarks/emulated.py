@@ -5,12 +5,14 @@
 
 Random candidates of the spaces of a target, of the sketches that have ``--only`` in their names.
 Each is lowered, built as one object, loaded, and run in each of the three orders in which copies land, as the
-tests do, in so many processes. A tuning run builds and runs as much, in one order a run.
+tests do, in so many processes. A tuning run builds and runs as much, in one order a run. Others on the
+machine lengthen the clock, hardly CPU time.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections import Counter
@@ -53,7 +55,7 @@ def emulate(args: argparse.Namespace, seed: int) -> Counter[str]:
     inputs = [rng.integers(-3, 4, t.shape).astype(t.dtype) for t in dag.inputs]
     right = ops.reference(workload, inputs)
     spent: Counter[str] = Counter()
-    end = time.monotonic() + args.seconds
+    begun, end = sum(os.times()[:4]), time.monotonic() + args.seconds
     target = backends.parse(args.target)
     for trace in candidates(dag, args.target, args.only, seed):
         marks = [time.perf_counter()]
@@ -71,7 +73,8 @@ def emulate(args: argparse.Namespace, seed: int) -> Counter[str]:
             spent[part] += b - a  # type: ignore[assignment]
         spent["candidates"] += 1
         if time.monotonic() > end:
-            return spent
+            break
+    spent["CPU"] = sum(os.times()[:4]) - begun  # type: ignore[assignment]
     return spent
 
 
@@ -96,6 +99,8 @@ def main() -> None:
     n = done["candidates"]
     parts = ", ".join(f"{part} {done[part] / n:.2f} s" for part in PARTS)
     print(f"{n / seconds * 60:.0f} candidates a minute in {args.processes} processes; each: {parts}")
+    cpu = done["CPU"] / n
+    print(f"each {cpu:.2f} s of a CPU, so {args.processes * 60 / cpu:.0f} a minute on so many idle ones")
     print(f"{done['wrong']} of {3 * n} runs were wrong")
 
 

@@ -242,7 +242,7 @@ def _abs_slope(args: tuple[Expr, ...], result: Expr) -> tuple[Expr | None, ...]:
 
 
 def _tf32(x: Array) -> Array:
-    """By the bits of a float32: half of the last bit that stays is added to the size, and the rest cut off."""
+    """By the bits of a float32: half of the last bit that stays is added to it, and the rest is cut off."""
     with np.errstate(over="ignore"):
         near = np.asarray(x, np.float32)
     rounded = ((near.view(np.int32) + np.int32(1 << 12)) & np.int32(-1 << 13)).view(np.float32)
@@ -404,8 +404,8 @@ FUNCTIONS = {
             "tf32", _tf32, change=_tf32_change,
             open=lambda a, e: np.isinf(e) | ((np.abs(a) + e > 3.4e38) & (e > 0)), cheap=True,
             slope=lambda x, y: (E.wrap(1.0, E.dtype_of(x[0])),),
-            doc="The nearest number with 10 bits of mantissa and the exponent of float32, of two the one away "
-            "from 0: what matrix units of NVIDIA GPUs multiply in place of float32. Exact.",
+            doc="The nearest number with 10 bits of mantissa and the exponent of float32, of two the one "
+            "away from 0: what matrix units of NVIDIA GPUs multiply in place of float32. Exact.",
         ),
     )
 }  # fmt: skip

@@ -138,9 +138,7 @@ def _copy(s: Store, around: _Around, count: int) -> Stmt | None:
     """A store, and those of its neighbours, as a copy."""
     value, asked = _chosen(s.value)
     to = around.arrays.lies[s.buffer]
-    if not isinstance(value, Load) or value.dtype != to.dtype:
-        return None
-    if count * DTYPES[to.dtype].itemsize not in WIDTHS:
+    if not isinstance(value, Load) or count * DTYPES[to.dtype].itemsize not in WIDTHS:
         return None
     last = (*s.indices[:-1], s.indices[-1] + (count - 1))
     fits = all(_within(i, n, around.ranges) for i, n in zip(last, known_extents(to), strict=True))

@@ -44,10 +44,10 @@ from schedules.passes.fragment_rows import RowReduction, layouts_of_rows
 from schedules.passes.lane_places import (
     Fragment,
     Indices,
-    Place,
-    Scope,
+    LanePlace,
+    LaneScope,
+    LaneSplit,
     Source,
-    Split,
     apart,
     bits_of_lane,
     dimensions,
@@ -65,7 +65,7 @@ def fragments(s: Stmt, ranges: Ranges) -> Stmt:
     if not names:
         return s
     lane = numbered("lane", {x.var for x in walk(s) if isinstance(x, Loop)})
-    out = _stmt(s, Scope(lane, layouts_of_rows(s, _layouts(s), names), ranges=ranges))
+    out = _stmt(s, LaneScope(lane, layouts_of_rows(s, _layouts(s), names), ranges=ranges))
     return _with_lanes(out, lane, names)
 
 
@@ -117,7 +117,7 @@ def _layouts(s: Stmt) -> dict[str, tuple[Layout, str]]:
     return out
 
 
-def _stmt(s: Stmt, at: Scope) -> Stmt:
+def _stmt(s: Stmt, at: LaneScope) -> Stmt:
     match s:
         case Alloc(buffer=b) if is_fragment(b):
             if b.name not in at.layouts:
@@ -155,14 +155,14 @@ def _stmt(s: Stmt, at: Scope) -> Stmt:
     return with_body(s, lambda x: _stmt(x, at))
 
 
-def _uses(s: Stmt, at: Scope) -> bool:
+def _uses(s: Stmt, at: LaneScope) -> bool:
     """Whether a statement, or one in it, uses a fragment."""
     return any(x.buffer in at.held for y in walk(s) for x in accesses(y)) or any(
         isinstance(y, Alloc) and is_fragment(y.buffer) for y in walk(s)
     )
 
 
-def _loop(s: Loop, at: Scope) -> Stmt:
+def _loop(s: Loop, at: LaneScope) -> Stmt:
     """The loop over what is no lane of its variable, in place of it."""
     rows = RowReduction.of(s, at.held)
     if rows is not None and (near := _near(rows, at)):
@@ -177,7 +177,7 @@ def _loop(s: Loop, at: Scope) -> Stmt:
         kind = "unroll" if s.kind in ("serial", "vectorize") and _indexes(s, at) else s.kind
         return replace(s, kind=kind, body=_stmt(s.body, inner))
     loops, made = parts(at.lane, s.var, roles, -(-count // (1 << len(roles))))
-    split = Split(tuple(made), shift)
+    split = LaneSplit(tuple(made), shift)
     ranges = {**at.ranges, **{x.var: (0, (const(x.extent) or 1) - 1) for x in loops}}
     ranges |= {s.var: (0, count - 1 - shift), at.lane: (0, LANES - 1)}
     inner = replace(at, split={**at.split, s.var: split}, ranges=ranges)
@@ -194,7 +194,7 @@ def _loop(s: Loop, at: Scope) -> Stmt:
     return body
 
 
-def _near(rows: RowReduction, at: Scope) -> int:
+def _near(rows: RowReduction, at: LaneScope) -> int:
     """How many neighbouring lanes have what a row is reduced from; 0 if one has all."""
     bits = {q for x in rows.loops for q in _roles(x, at)[0] if q is not None}
     if bits != set(range(len(bits))):
@@ -205,7 +205,7 @@ def _near(rows: RowReduction, at: Scope) -> int:
     return 1 << len(bits) if bits else 0
 
 
-def _reduced(rows: RowReduction, at: Scope, near: int) -> Stmt:
+def _reduced(rows: RowReduction, at: LaneScope, near: int) -> Stmt:
     """The loops of a reduction: each lane for itself, then neighbours together."""
     f = at.held[rows.store.buffer]
     p = place(f, rows.store.indices, at)
@@ -216,7 +216,7 @@ def _reduced(rows: RowReduction, at: Scope, near: int) -> Stmt:
     return rows.together(_loop(rows.own, inner), p.indices, at.lane, near)
 
 
-def _roles(s: Loop, at: Scope) -> tuple[list[int | None], int]:
+def _roles(s: Loop, at: LaneScope) -> tuple[list[int | None], int]:
     """(what bits of a loop's variable are, the least first: a bit of the lane's number, None: of a
     register's; what the variable has to be shifted by to begin with a tile)."""
     told: list[tuple[list[int | None], int, str]] = []
@@ -248,7 +248,7 @@ def _roles(s: Loop, at: Scope) -> tuple[list[int | None], int]:
     return most, told[0][1]
 
 
-def _used(s: Stmt, at: Scope) -> list[tuple[Fragment, Indices]]:
+def _used(s: Stmt, at: LaneScope) -> list[tuple[Fragment, Indices]]:
     """The fragments that a statement and those in it use, where. Of instructions, where their operands
     begin."""
     every: list[Load | Access] = list(accesses(s))
@@ -259,7 +259,7 @@ def _used(s: Stmt, at: Scope) -> list[tuple[Fragment, Indices]]:
     return out
 
 
-def _into(s: Stmt, at: Scope) -> Scope:
+def _into(s: Stmt, at: LaneScope) -> LaneScope:
     """What is known inside of a statement that is not rewritten yet."""
     if isinstance(s, Alloc) and is_fragment(s.buffer) and s.buffer.name in at.layouts:
         f = Fragment(s.buffer, *at.layouts[s.buffer.name])
@@ -267,12 +267,12 @@ def _into(s: Stmt, at: Scope) -> Scope:
     return at
 
 
-def _indexes(s: Loop, at: Scope) -> bool:
+def _indexes(s: Loop, at: LaneScope) -> bool:
     """Whether the variable of a loop says which registers are used."""
     return any(s.var in E.variables(i) for _, ix in _used(s.body, at) for i in ix)
 
 
-def _expr(e: Expr, at: Scope) -> tuple[Expr, dict[int, Source]]:
+def _expr(e: Expr, at: LaneScope) -> tuple[Expr, dict[int, Source]]:
     """An expression of one lane, and what the bits of the lane's number are that has its elements."""
     lanes: dict[int, Source] = {}
 
@@ -288,7 +288,7 @@ def _expr(e: Expr, at: Scope) -> tuple[Expr, dict[int, Source]]:
     return affine.simplify(E.rewrite(e, f), at.ranges), lanes
 
 
-def _store(s: Store, at: Scope) -> Stmt:
+def _store(s: Store, at: LaneScope) -> Stmt:
     value, lanes = _expr(s.value, at)
     if s.buffer in at.held:
         f = at.held[s.buffer]
@@ -310,14 +310,14 @@ def _store(s: Store, at: Scope) -> Stmt:
     return Guard(E.all_of(*conds), out) if conds else out
 
 
-def _agree(lanes: dict[int, Source], p: Place, f: Fragment, indices: Indices) -> None:
+def _agree(lanes: dict[int, Source], p: LanePlace, f: Fragment, indices: Indices) -> None:
     """Note which lane has an element. Raise ScheduleError if another one has what is used with it."""
     for q, x in p.lanes.items():
         if lanes.setdefault(q, x) != x:
             raise apart(f, indices, "another lane has what is computed with it")
 
 
-def _intrinsic(s: Intrinsic, at: Scope) -> Stmt:
+def _intrinsic(s: Intrinsic, at: LaneScope) -> Stmt:
     """The instruction with operands where each lane has its part. Its body tells what a lane reads and
     writes."""
     ins = s.instruction
@@ -335,7 +335,7 @@ def _intrinsic(s: Intrinsic, at: Scope) -> Stmt:
     return Intrinsic(ins, own, Loop(number, Const(ins.layouts[result.name].size), stored, "unroll"))
 
 
-def _operand(s: Intrinsic, o: Operand, at: Scope) -> Operand:
+def _operand(s: Intrinsic, o: Operand, at: LaneScope) -> Operand:
     """An operand as one lane has it: where its elements begin, which lie side by side."""
     layout = s.instruction.layouts[o.name]
     if o.buffer in at.held:

@@ -43,7 +43,7 @@ class Fragment:
 
 
 @dataclass(frozen=True)
-class Part:
+class LanePart:
     """A part of the value of a loop's variable, ``bits`` from its bit ``first`` on: ``weight`` times
     ``value``. ``lane``: the first bit of the lane's number that it is; None: it is a loop's."""
 
@@ -60,10 +60,10 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Split:
+class LaneSplit:
     """A loop's variable in parts, which add up to ``shift`` more than it."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[LanePart, ...]
     shift: int = 0
 
     @property
@@ -75,7 +75,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Scope:
+class LaneScope:
     """What is known at a statement. ``lane``: the variable that is the lane's number. ``layouts``: {fragment:
     (the layout of its tiles, the instruction that says so)}. ``held``: the fragments around, ``buffers``: all
     that are; ``split``: the loops around that were. ``own``: {local array: loops around it}, for which a lane
@@ -85,18 +85,18 @@ class Scope:
     layouts: Mapping[str, tuple[Layout, str]]
     held: Mapping[str, Fragment] = field(default_factory=dict)
     buffers: Mapping[str, Buffer] = field(default_factory=dict)
-    split: Mapping[str, Split] = field(default_factory=dict)
+    split: Mapping[str, LaneSplit] = field(default_factory=dict)
     ranges: Ranges = field(default_factory=dict)
     own: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
-    def with_local(self, b: Buffer, loops: Iterable[str]) -> Scope:
+    def with_local(self, b: Buffer, loops: Iterable[str]) -> LaneScope:
         """Inside of a local array that a lane has for each iteration of ``loops``."""
         own = {**self.own, b.name: frozenset(loops)}
         return replace(self, buffers={**self.buffers, b.name: b}, own=own)
 
 
 @dataclass
-class Place:
+class LanePlace:
     """Where a lane has an element. ``lanes``: what each bit of the number of that lane is."""
 
     indices: Indices
@@ -118,25 +118,25 @@ def dimensions(o: Operand, b: Buffer) -> tuple[int, ...]:
     return tuple(found)
 
 
-def parts(lane: str, var: str, roles: list[int | None], rest: int) -> tuple[list[Loop], list[Part]]:
+def parts(lane: str, var: str, roles: list[int | None], rest: int) -> tuple[list[Loop], list[LanePart]]:
     """The loops, outermost first, and the parts of a variable, the least first. ``rest``: iterations over
     whole tiles."""
     loops: list[Loop] = []
-    parts: list[Part] = []
+    parts: list[LanePart] = []
     empty = Store("", (), Const(0))
     for b, q in enumerate(roles):
         last = parts[-1] if parts else None
         if q is None:
             loops.append(Loop(f"{var}_{b}", Const(2), empty))
-            parts.append(Part(1 << b, Var(f"{var}_{b}")))
+            parts.append(LanePart(1 << b, Var(f"{var}_{b}")))
         elif last is not None and last.lane is not None and last.lane + last.bits == q:
             n = last.bits + 1
             parts[-1] = replace(last, bits=n, value=bits_of_lane(lane, last.lane, n))
         else:
-            parts.append(Part(1 << b, bits_of_lane(lane, q, 1), 1, q, b))
+            parts.append(LanePart(1 << b, bits_of_lane(lane, q, 1), 1, q, b))
     if rest > 1:
         loops.append(Loop(var, Const(rest), empty))
-        parts.append(Part(1 << len(roles), Var(var)))
+        parts.append(LanePart(1 << len(roles), Var(var)))
     return loops[::-1], parts
 
 
@@ -148,7 +148,7 @@ def bits_of_lane(lane: str, first: int, count: int) -> Expr:
     return e if 1 << first + count == LANES else e % (1 << count)
 
 
-def place(f: Fragment, indices: Indices, at: Scope, own: Layout | None = None) -> Place:
+def place(f: Fragment, indices: Indices, at: LaneScope, own: Layout | None = None) -> LanePlace:
     """Where an element lies. ``own``: the layout of an operand that begins there, which is in all lanes."""
     tiles: list[Expr] = []
     register: Expr = Const(0)
@@ -183,21 +183,21 @@ def place(f: Fragment, indices: Indices, at: Scope, own: Layout | None = None) -
             else:
                 lanes[q] = value
         tiles.append(affine.simplify(whole, at.ranges))
-    return Place((*tiles, affine.simplify(register, at.ranges)), lanes)
+    return LanePlace((*tiles, affine.simplify(register, at.ranges)), lanes)
 
 
-def pieces(f: Fragment, index: Expr, at: Scope) -> tuple[list[tuple[Part, str]], int]:
+def pieces(f: Fragment, index: Expr, at: LaneScope) -> tuple[list[tuple[LanePart, str]], int]:
     """(the parts that add up to an index, each with the variable that it is of; a number to add)."""
     terms, rest = affine.linear(index)
     first = const(rest)
-    out: list[tuple[Part, str]] = []
+    out: list[tuple[LanePart, str]] = []
     for atom, c in terms.items():
         step = const(c)
         if step is None or first is None:
             break
         split = at.split.get(atom.name) if isinstance(atom, Var) else None
         if split is None:
-            out.append((Part(step, atom), ""))
+            out.append((LanePart(step, atom), ""))
             continue
         first -= step * split.shift
         out += [(replace(p, weight=p.weight * step), E.show(atom)) for p in split.parts]

@@ -25,7 +25,8 @@ def divided_once(e: Expr) -> Expr:
 def _divided_once(e: Expr) -> Expr | None:
     x, by, depth = e, 1, 0
     while isinstance(x, Binary) and x.op == "//" and isinstance(x.b, Const) and int(x.b.value) > 0:
-        x, by, depth = x.a, by * int(x.b.value), depth + 1
+        by, depth = by * int(x.b.value), depth + 1
+        x = x.a
     if depth < 2 or E.dtype_of(e) != E.INDEX:
         return None
     return divided_once(x) // by

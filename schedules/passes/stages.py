@@ -21,12 +21,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from schedules import expr as E
-from schedules.dtypes import DTYPES
 from schedules.expr import Const, Expr, Load, Var
 from schedules.ir import (
     Alloc,
     Await,
     Buffer,
+    Copy,
     Guard,
     Loop,
     Seq,
@@ -43,13 +43,10 @@ from schedules.ir import (
 )
 from schedules.ir.exprs import loads, substitute, written
 from schedules.ir.nest import numbered_each
-from schedules.ir.strides import elements, known_strides, swizzle_period
+from schedules.ir.strides import elements, known_strides
 from schedules.passes.accesses import buffers, moved
 from schedules.passes.background import CopyArrays, begun
 from schedules.passes.simplify import Ranges, inside
-
-# Bytes that a version begins at a multiple of.
-ALIGN = 16
 
 
 def stages(s: Stmt, background: Collection[str], held: Sequence[Buffer], ranges: Ranges) -> Stmt:
@@ -170,14 +167,14 @@ def _staged(s: Loop, arrays: CopyArrays, ranges: Ranges) -> Stmt | None:
         *(_version(x, names, k % (ahead + 1)) for x in rest),
     )
     loop = seq(*first, replace(s, body=allocated(stay, body)))
-    return allocated([*(_versions(b, ahead + 1) for b in versions), *registers], loop)
+    return allocated([*(_versions(b, ahead + 1, found.background) for b in versions), *registers], loop)
 
 
-def _versions(b: Buffer, n: int) -> Buffer:
-    """A buffer with ``n`` versions of its elements, one after another."""
-    size = DTYPES[b.dtype].itemsize
-    apart = max(ALIGN, swizzle_period(b)) // size
-    step = -(-elements(b) // apart) * apart
+def _versions(b: Buffer, n: int, copies: Sequence[Stmt]) -> Buffer:
+    """A buffer with ``n`` versions of its elements, one after another, each from where ``copies`` to it may
+    begin. It is no larger than that, as estimates say."""
+    width = max(x.count for s in copies for x in walk(s) if isinstance(x, Copy) and x.buffer == b.name)
+    step = -(-elements(b) // width) * width
     strides = tuple(map(Const, (step, *known_strides(b))))
     return replace(b, shape=(Const(n), *b.shape), strides=strides)
 

@@ -16,9 +16,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
+from schedules.functions import FUNCTIONS
 from schedules.ir import Block, Iter, Loop, Nest, Stmt, blocks, loops_around, walk, with_body
 from schedules.ir.nest import bound, writers
 from schedules.ir.regions import dense, span
@@ -160,6 +163,7 @@ class _Beyond:
     def is_zero(self, e: Expr) -> bool:
         """Whether a term is 0 in all of them, whatever is stored."""
         known = E.rewrite(e, lambda x: self.stored(x) if isinstance(x, Load) else None)
+        known = E.rewrite(known, _folded)
         if not E.loads(known) and not E.variables(known):
             return bool(E.evaluate(known, {}) == 0)
         match e:
@@ -205,3 +209,10 @@ class _Beyond:
                 one, other = self._value(a, at), self._value(b, at)
                 return one if one == other else None
         return None
+
+
+def _folded(e: Expr) -> Expr | None:
+    """The number that a function of a number is."""
+    if isinstance(e, E.Call) and len(e.args) == 1 and isinstance(e.args[0], Const):
+        return Const(float(FUNCTIONS[e.fn].of(np.float64(e.args[0].value))), E.dtype_of(e))
+    return None

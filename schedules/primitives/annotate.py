@@ -33,8 +33,8 @@ HINTS = {  # {hint: "what it is of: what it says"}
     "pad": "block: elements added to the rows of the shared buffer that it writes, against bank conflicts",
     "load_cache": "block: on an NVIDIA GPU, which caches hold what it reads of global memory: 1: all; "
     "2: that of all processors; 3: that one, which it leaves first; 0: as the compiler chooses",
-    "store_cache": "block: on an NVIDIA GPU, which caches hold what it writes to global memory, as load_cache "
-    "has it",
+    "store_cache": "block: on an NVIDIA GPU, which caches hold what it writes to global memory, as of "
+    "load_cache",
     "masked": "block whose terms go to places of their own: on a CPU, 1 computes a term that a condition "
     "leaves out as one that changes nothing, at place 0, in place of a branch that is hard to foretell",
     "nontemporal": "block: 1 writes its outputs around the caches, where nothing reads them; 2 also moves "

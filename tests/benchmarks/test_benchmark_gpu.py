@@ -177,7 +177,7 @@ def test_an_unknown_step_is_refused(tmp_path: Path) -> None:
 def test_a_dry_run_does_or_skips_every_step_also_after_a_kill(tmp_path: Path, target: str) -> None:
     """As a stranger calls it, but for budgets: no suite is named. It is killed in its sixth step."""
     need_cxx()
-    few = ("--trials", "1", "--budget", "10", "--parts", "1", "--out", str(tmp_path / "gpu.json"))
+    few = ("--trials", "1", "--budget", "100", "--parts", "1", "--out", str(tmp_path / "gpu.json"))
     command = [sys.executable, "benchmarks/gpu.py", "--target", target, *few]
     first = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert first.stdout is not None

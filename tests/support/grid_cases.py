@@ -128,10 +128,11 @@ def emulate(c: Case, count: int) -> None:
     found = _some(c, count)
     obj = emulator.build(*(p for _, p in found))
     for n, (name, p) in enumerate(found):
-        outputs = c.poisoned()
-        fault = emulator.run(obj, p, [*c.inputs, *outputs], n)
-        assert fault is None, f"{name}: {fault}"
-        c.check(outputs, name)
+        for order in emulator.ORDERS:
+            outputs = c.poisoned()
+            fault = emulator.run(obj, p, [*c.inputs, *outputs], n, order=order)
+            assert fault is None, f"{name}, {order}: {fault}"
+            c.check(outputs, f"{name}, {order}")
 
 
 def workload_case(op: str, params: dict[str, object]) -> Case:

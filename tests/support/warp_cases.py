@@ -164,6 +164,7 @@ CASES = {
     "bf16": WarpCase(BF16, ("ldmatrix_bfloat16_a", "ldmatrix_bfloat16_b_trans")),
     "bf16, both turned": WarpCase(BF16, ("ldmatrix_bfloat16_a_trans", "ldmatrix_bfloat16_b"), "ab"),
     "tf32": WarpCase(TF32, ("ldmatrix_float32_a", None)),
+    "tf32, tails": WarpCase(TF32, ("ldmatrix_float32_a", None), size=(17, 40, 23)),
     "tf32, b turned": WarpCase(TF32, ("ldmatrix_float32_a", "ldmatrix_float32_b"), "b"),
     **{
         f"{a} {b}": WarpCase(INT8.format(a, b), (f"ldmatrix_{a}_a", f"ldmatrix_{b}_b"), "b")

@@ -58,9 +58,10 @@ def problem(use: Use) -> ComputeDAG:
     a, b = (te.placeholder(shape, mma.meaning.tensors[x].dtype, x) for shape, x in zip(turned, "ab"))
     ta, tb = use.transposed
     k = te.reduce_axis(depth, "k")
+    of = te.tf32 if "tf32" in use.mma else lambda x: x
     c = te.compute(
         (m, n),
-        lambda i, j: te.sum(a[(k, i) if ta else (i, k)] * b[(j, k) if tb else (k, j)], axis=k),
+        lambda i, j: te.sum(of(a[(k, i) if ta else (i, k)]) * of(b[(j, k) if tb else (k, j)]), axis=k),
         "c",
     )
     return te.dag([a, b, c])

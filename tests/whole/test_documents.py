@@ -53,7 +53,8 @@ CALLED = {
 }
 GRID = {
     "kind": "cuda", "params": [["x", "float32", [4], 4]], "outputs": ["x"], "scratch": [], "source": 0,
-    "launches": [["k", [1, 1, 1], [4, 1, 1], ["x"]]], "facts": {"k": {"registers": 3}},
+    "launches": [["k", [1, 1, 1], [4, 1, 1], ["x"]], ["j", [2, 1, 1], [4, 1, 1], ["m"], 65536, [2, 1, 1]]],
+    "facts": {"k": {"registers": 3}}, "maps": [["m", "x", "float32", [8, 4], [4, 1], [8, 4], 0]],
 }  # fmt: skip
 TASK = messages.FleetTask(W, T, 1.0)
 REQUEST = messages.opened(

@@ -85,7 +85,7 @@ struct at_head {
 };
 AT_RUNTIME at_ids threadIdx, blockIdx, blockDim, gridDim;
 AT_RUNTIME void at_fault(const char *format, ...);
-AT_RUNTIME void at_misaligned(int bytes);
+AT_RUNTIME void at_reach(const void *at, int bytes, int strict);
 AT_RUNTIME void at_within(const char *what, int64_t end);
 AT_RUNTIME void at_barrier(int line);
 AT_RUNTIME int64_t at_exchange_bits(int64_t value, int distance, int line);
@@ -140,16 +140,15 @@ template <class T> static void at_matrices(int line, int count, int trans, void 
   at_ldmatrix(line, count, trans, words, &at.array, at.at);
 }
 
-// Arrays of a GPU begin where vectors may; those of a CPU, which checks of candidates use, need not.
 template <class V, class T> static V at_load(const T &p) {
-  if (at_strict && (uintptr_t)&p % sizeof(V)) at_misaligned(sizeof(V));
+  at_reach(&p, sizeof(V), at_strict);
   V v;
   memcpy(&v, &p, sizeof v);
   asm volatile("" : : "m"(v));  // here, not where a lane is asked for: it may fault
   return v;
 }
 template <class V, class T> static void at_store(T &p, const V &v) {
-  if (at_strict && (uintptr_t)&p % sizeof(V)) at_misaligned(sizeof(V));
+  at_reach(&p, sizeof(V), at_strict);
   memcpy((void *)&p, &v, sizeof v);
 }
 template <class V, class T> static V at_load(const at_element<T> &p) {

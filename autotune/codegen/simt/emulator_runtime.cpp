@@ -135,8 +135,22 @@ void at_fault(const char *format, ...) {
   at_goto(at_fibers[at_now], at_main);
 }
 
-void at_misaligned(int bytes) {
+static void at_misaligned(int bytes) {
   at_fault("thread %d of block %d: %d bytes at a misaligned address", at_now, at_block, bytes);
+}
+
+// Whether global memory may be read or written there: in one of the arrays of the kernel, where these are told.
+// Arrays of a GPU begin where vectors may (`strict`); those of a CPU, which checks of candidates use, need not.
+void at_reach(const void *from, int bytes, int strict) {
+  if (strict && (uintptr_t)from % bytes) at_misaligned(bytes);
+  for (int i = 0; i < at_what->count; ++i) {
+    int64_t at = (const char *)from - (const char *)at_what->regions[i].begin;
+    if (at < 0 || at + bytes > at_what->regions[i].bytes) continue;
+    if (at % bytes) at_misaligned(bytes);
+    return;
+  }
+  if (at_what->count)
+    at_fault("thread %d of block %d reaches for %d bytes outside of all arrays", at_now, at_block, bytes);
 }
 
 static int64_t at_asked = INT64_MAX;  // bytes of shared memory that a launch asks for, where one says
@@ -222,18 +236,6 @@ static void at_some_land() {
     if (!p.all[i].landed && at_random() % 4 == 0) at_land(p.all[i]);
 }
 
-static void at_readable(const void *from, int bytes, bool strict) {
-  if (strict && (uintptr_t)from % bytes) at_misaligned(bytes);
-  if (!at_what->count) return;
-  for (int i = 0; i < at_what->count; ++i) {
-    int64_t at = (const char *)from - (const char *)at_what->regions[i].begin;
-    if (at < 0 || at >= at_what->regions[i].bytes) continue;
-    if (at % bytes) at_misaligned(bytes);
-    if (at + bytes <= at_what->regions[i].bytes) return;
-  }
-  at_fault("thread %d of block %d copies %d bytes from outside of all arrays", at_now, at_block, bytes);
-}
-
 void at_copy(at_array *to, int64_t at, const void *from, int bytes, int present, int strict) {
   int count = bytes / to->item;
   if ((bytes != 4 && bytes != 8 && bytes != 16) || !count)
@@ -241,7 +243,7 @@ void at_copy(at_array *to, int64_t at, const void *from, int bytes, int present,
   at_inside(*to, at, count, at_now);
   if (at % count)
     at_fault("thread %d: a copy of %d bytes to %s[%lld] is not aligned", at_now, bytes, to->what, (long long)at);
-  if (present) at_readable(from, bytes, strict);
+  if (present) at_reach(from, bytes, strict);
   for (int i = 0; i < count; ++i) {
     at_use_of(*to, at + i, at_now, true);
     at_known(*to, at + i).copied_by = at_now + 1;

@@ -82,7 +82,7 @@ WRONG = {
     "a source outside": (
         "x[4 * t]",
         "x[4 * t + 4]",
-        "thread 31 of block 1?[0-9]* copies 16 bytes from outside of all arrays",
+        "thread 31 of block 1?[0-9]* reaches for 16 bytes outside of all arrays",
     ),
     "a place outside": ("s[4 * t]", "s[4 * t + 4]", r"thread 31 of block \d+ uses s\[131\] of 128"),
     "a width that there is not": (
@@ -151,6 +151,22 @@ def test_what_is_copied_is_read_at_once_or_at_the_wait() -> None:
 """
     ran = emulated(body, {"out": np.empty(32, "int32")})
     assert {o: set(x.out.tolist()) for o, x in ran.items()} == {"early": {1}, "late": {2}, "random": {1, 2}}
+
+
+def test_memory_begins_as_nothing() -> None:
+    """Registers, and what threads share: it is not that of the block before."""
+    need_cxx()
+    body = """
+  AT_SHARED(float, s, 32);
+  const int t = threadIdx.x;
+  float own[4];
+  asm volatile("" : "+m"(own));
+  if (blockIdx.x == 0) s[t] = 1;
+  out[64 * blockIdx.x + t] = s[t];
+  out[64 * blockIdx.x + 32 + t] = own[t % 4];
+"""
+    for order, ran in emulated(body, {"out": np.empty(128, "float32")}, grid=(2, 1, 1)).items():
+        assert (ran.out[:32] == 1).all() and np.isnan(ran.out[32:]).all(), order
 
 
 @pytest.mark.slow

@@ -106,8 +106,9 @@ LONG: dict[str, dict[str, object]] = {
 def test_a_long_product_may_be_split_among_blocks(op: str) -> None:
     c = workload_case(op, LONG[op])
     split = {n for n in space(c.dag).sketches if "reduction=split" in n}
-    whole = 3 if op == "conv2d" else 2  # operands shared, of a window in two ways, or direct
-    assert len(split) == 2 and len(space(c.dag).sketches) == 2 + whole
+    # operands shared, of a window in two ways, or direct; and a window as a product
+    whole, parts = (4, 3) if op == "conv2d" else (2, 2)
+    assert len(split) == parts and len(space(c.dag).sketches) == parts + whole
     emulate(c, 8)
     for name, trace in sampled(c.dag, 2):
         p = program(c.dag, trace)

@@ -47,6 +47,7 @@ PLACES: dict[str, tuple[Expr, Expr]] = {  # (row, column) of 64 × 64 elements o
     "rows and chunks of both": (Var("y") * 16 + Var("u") * 4 + Var("t") // 8, Var("t") % 8 * 8),
     "unrolled rows": (Var("u") * 16 + Var("t") % 16, Var("t") // 16 * 8 + Var("y") * 16),
     "carries": (Var("t") + Var("u"), Var("u") * 8 + Var("v")),
+    "carries of threads": (Var("t") % 4 + Var("y") + Var("u") * 4, Var("v") * 8),
     "an odd step": (Var("t") % 16 + Var("u") * 3, Var("v") * 8),
     "elements": (Var("t") % 8 + Var("u") * 8, Var("y") * 16 + Var("v")),
     "a number": (Var("t") % 8 + 40, Var("u") * 8 + 5),

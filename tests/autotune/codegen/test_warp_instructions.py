@@ -11,7 +11,7 @@ from grid_cases import need_cxx
 from needs import missing
 from warp_cases import CASES, F16, WarpCase
 
-from autotune.codegen.simt import cuda, emulator, nvrtc, opencl
+from autotune.codegen.simt import cuda, emulator, nvrtc, opencl, sass
 from autotune.errors import CompileError
 from schedules.instructions import INSTRUCTIONS
 from schedules.passes.simt import lower_simt
@@ -46,6 +46,20 @@ def test_instructions_are_compiled_and_fragments_are_registers(arch: str) -> Non
         )
         (facts,) = nvrtc.compile_cubin(text, arch).facts.values()
         assert facts["stack_bytes"] == facts["spill_bytes"] == 0, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize(
+    ("name", "unit"), [("f16", "HMMA"), ("bf16", "HMMA"), ("tf32", "HMMA"), ("int8 uint8", "IMMA")]
+)
+def test_a_call_is_one_instruction(name: str, unit: str, arch: str) -> None:
+    if not nvrtc.available() or sass.tool() is None:
+        missing("nvdisasm")
+    text = cuda.source(lower_simt(CASES[name].schedule().nest))
+    (counts,) = sass.counts(nvrtc.compile_cubin(text, arch).data).values()
+    assert counts[unit] > 0 and counts["LDSM"] > 0
+    assert not {"LDL", "STL"} & set(counts)
 
 
 @pytest.mark.slow

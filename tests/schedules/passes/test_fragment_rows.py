@@ -10,6 +10,7 @@ from warp_attention import AttentionTiles, by_warps
 
 from autotune.codegen.simt import cuda, emulator, nvrtc
 from schedules import ops, te
+from schedules.errors import ScheduleError
 from schedules.ir import AllReduce, interp, walk
 from schedules.ir.grid import GridProgram
 from schedules.ir.interp_grid import run_grid
@@ -100,4 +101,66 @@ def row_sums(op: str = "+") -> ComputeDAG:
     c = te.compute((16, 16), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), "c")
     reduce = te.sum if op == "+" else te.max
     r = te.compute((16,), lambda i: reduce(c[i, j], axis=j), "r")
-    return te.dag([a, b, r, te.compute((16, 16), lambda i, j: c[i, j] - r[i], "y")])
+    return te.dag([a, b, te.compute((16, 16), lambda i, j: c[i, j] - r[i], "y")])
+
+
+def scheduled(dag: ComputeDAG) -> Schedule:
+    """One warp, which has all of the product and its reduced rows in fragments."""
+    s = Schedule(dag)
+    i, j = s.loops("y")
+    one, i = s.split(i, [1, None])
+    warp, i = s.split(i, [1, None])
+    s.bind(one, "blockIdx.x")
+    s.bind(warp, "threadIdx.y")
+    for b in ("r", "c"):
+        s.set_scope(b, "fragment")
+        s.compute_at(b, one)
+    i, j = (x for x in s.loops("r") if x != one)
+    warp, i = s.split(i, [1, None])
+    s.bind(warp, "threadIdx.y")
+    s.decompose_reduction("r", warp)
+    for x in "ab":
+        s.cache_read("c", x, "shared")
+        s.cache_read("c", f"{x}_shared", "fragment")
+    i, j, k = (x for x in s.loops("c") if x != one)
+    warp, ii = s.split(i, [1, None])
+    tj, jj = s.split(j, [None, 8])
+    s.reorder(warp, tj, ii, jj, k)
+    s.bind(warp, "threadIdx.y")
+    s.decompose_reduction("c", warp)
+    s.tensorize(ii, "mma_m16n8k16_float32_bfloat16")
+    for x in "ab":
+        s.compute_at(f"{x}_shared_fragment", warp)
+        s.compute_at(f"{x}_shared", one)
+        p, q = s.loops(f"{x}_shared")[1:]
+        s.bind(s.split(s.fuse(p, q), [32, None])[0], "threadIdx.x")
+    return s
+
+
+@pytest.mark.parametrize("op", ["+", "max"])
+def test_rows_of_a_product_are_reduced(op: str) -> None:
+    dag = row_sums(op)
+    p = lower_simt(scheduled(dag).nest)
+    assert [(x.op, x.near) for x in reductions(p)] == [(op, 4)]
+    a, b = data(dag)
+    arrays = {"a": a, "b": b} | outputs(dag)
+    run_grid(p, arrays)
+    c = a.astype("f4") @ b.astype("f4")
+    r = c.sum(1) if op == "+" else c.max(1)
+    assert np.array_equal(arrays["y"], c - r[:, None])
+
+
+def test_lanes_far_apart_reduce_no_columns() -> None:
+    """Lanes that have a column of the sums are 4 apart."""
+    dag = column_sums()
+    with pytest.raises(ScheduleError, match="block that reduces into r: lanes that are no neighbours"):
+        lower_simt(scheduled(dag).nest)
+
+
+def column_sums() -> ComputeDAG:
+    """``r[j] = sum over i of c[i, j]``."""
+    a, b = te.placeholder((16, 16), "bfloat16", "a"), te.placeholder((16, 16), "bfloat16", "b")
+    k, t = te.reduce_axis(16, "k"), te.reduce_axis(16, "t")
+    c = te.compute((16, 16), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), "c")
+    r = te.compute((16,), lambda j: te.sum(c[t, j], axis=t), "r")
+    return te.dag([a, b, te.compute((16, 16), lambda i, j: c[i, j] - r[j], "y")])

@@ -68,7 +68,8 @@ def test_a_product_of_warps_is_that_of_loops(name: str) -> None:
     p = lower_simt(s.nest)
     assert {x.instruction.name for x in instructions(p)} == {c.product, *filter(None, c.loads)}
     assert (c.by_grid(p) == want).all()
-    assert (c.by_grid(p, backwards=True, landing="early") == want).all()
+    if c.stages:
+        assert (c.by_grid(p, backwards=True, landing="early") == want).all()
 
 
 @pytest.mark.parametrize("which", range(3))

@@ -4,6 +4,7 @@ order copies land."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -24,6 +25,7 @@ from schedules.ir import (
     Barrier,
     Buffer,
     Copy,
+    Guard,
     Loop,
     LoweredFunc,
     Seq,
@@ -39,6 +41,7 @@ from schedules.ir.grid import GridKernel, GridProgram
 from schedules.ir.interp import InterpError
 from schedules.ir.interp_grid import LANDINGS, run_grid
 from schedules.ir.printer import show
+from schedules.ir.strides import elements, known_extents, known_strides
 from schedules.passes.barriers import barriers
 from schedules.passes.simt import lower_simt
 from schedules.passes.stages import stages
@@ -166,6 +169,7 @@ def by_hand(*stmts: Stmt) -> GridProgram:
 
 
 OWN = Copy("s", (Var("t"),), Load("x", (Var("t"),), "float32"), 1)
+FIRST = Load("s", (Const(0),), "float32")
 READ = Store("y", (Var("t"),), Load("s", (Var("t"),), "float32"))
 ILLEGAL = {
     "a copy that nothing awaits": ([OWN], "thread 0 of block .. ends, and nothing awaited its copy to s.0."),
@@ -178,6 +182,16 @@ ILLEGAL = {
     "copied to twice": ([OWN, OWN, Signal(), Await(0)], "race on s.0.: thread 0.*not awaited"),
     "copied to by both": (
         [replace(OWN, indices=(Const(0),)), Signal(), Await(0)],
+        "race on s.0.: thread 1 .* thread 0 of block .. has written",
+    ),
+    "another's, which has landed": (
+        [
+            OWN,
+            Signal(),
+            Barrier(),
+            Await(0),
+            Guard(0 < Var("t"), Store("y", (Const(0),), Load("s", (Const(0),), "float32"))),
+        ],
         "race on s.0.: thread 1 .* thread 0 of block .. has written",
     ),
     "outside of the array": ([replace(OWN, count=8), Signal(), Await(0)], "writes s.4., out of bounds"),
@@ -422,11 +436,13 @@ def test_a_hint_of_padding_and_one_of_swizzle_are_refused_together() -> None:
 
 @pytest.mark.parametrize(("depth", "width"), [(32, 128), (16, 64), (8, 32), (4, 0), (24, 32)])
 def test_a_swizzle_is_as_wide_as_rows_allow(depth: int, width: int) -> None:
-    s = staged_product((4, 4, 2 * depth), 2, replace(TINY, depth=depth))
+    s = staged_product((3, 4, 2 * depth), 2, replace(TINY, lanes=(3, 2), depth=depth))
     s.annotate("A_shared", "swizzle", 128)
     p = lower_simt(s.nest)
     assert shared(p)["A_shared"].swizzle == width
     assert shared(p)["B_shared"].swizzle == 0
+    for b in shared(p).values():  # versions take no more room than their elements
+        assert known_strides(b)[0] == elements(b) // 2 == math.prod(known_extents(b)[1:])
 
 
 @pytest.mark.slow  # it compiles C++

@@ -22,6 +22,8 @@ from schedules.model import Trace
 from schedules.passes.simt import lower_simt
 from schedules.schedule import Schedule
 from schedules.space import DerivedSpace, derive
+from schedules.space.estimate.counting import number
+from schedules.space.holes import Columns
 from schedules.te.compute_dag import ComputeDAG
 
 A100, H100, T4 = (backends.parse(x) for x in ("a100", "h100", "t4"))
@@ -163,8 +165,8 @@ def test_blocks_take_rows_of_tiles_in_groups(group: int) -> None:
     (store,) = (x for x in walk(kernel.body) if isinstance(x, Store) and x.buffer == "c")
     first = dict.fromkeys({v for i in store.indices for v in E.variables(i)}, Const(0))
     tiles = []
-    for number in range(2 * 32 * group):
-        at = [E.substitute(i, {**first, block.var: Const(number)}) for i in store.indices]
+    for place in range(2 * 32 * group):
+        at = [E.substitute(i, {**first, block.var: Const(place)}) for i in store.indices]
         tiles.append([(const(affine.simplify(i, {})) or 0) // 128 for i in at])
     assert tiles == [[g * group + r, c] for g in range(2) for c in range(32) for r in range(group)]
 
@@ -197,3 +199,19 @@ def test_shallow_sums_and_products_have_no_other_channels() -> None:
         dag = ops.workload("conv2d", params, layout="NCHW").dag
         assert not any("channels=last" in n for n in derive(dag, A100).sketches)
     assert not any("channels" in n for n in derive(ops.workload("matmul", SQUARE).dag, A100).sketches)
+
+
+def test_a_thread_of_few_registers_begins_few_copies() -> None:
+    """What makes 85 copies in single elements spilled, with 32 sums and 255 registers."""
+    params = {"b": 32, "h": 56, "w": 56, "ci": 64, "co": 64, "k": 3, "padding": 1}
+    found = derive(ops.workload("conv2d", params, layout="NCHW").dag, H100)
+    n = found.sketches.index("y.operands=shared y.taps=together")
+    rows = found.sample(n, 3000, np.random.default_rng(1))
+    rows = rows[found.valid(n, rows)]
+    named, (k,) = found.holes(n), found.sketch(n).estimate.facts
+    most = 0.0
+    for row in rows:
+        env = Columns(zip(named, map(int, row), strict=True))
+        copies = sum(number(w.unrolled, env) / number(w.lanes, env) for w in k.work if number(w.stages, env))
+        most = max(most, float(copies))
+    assert 10 < most < 80

@@ -60,30 +60,24 @@ HOT_KERNELS = 2
 def measure(k: KernelFacts, env: Columns, m: GpuRates) -> dict[str, Number]:
     """The quantities of one kernel, by the names in `FEATURES_PER_KERNEL`."""
     x = shape(k, env, m)
-    flops = special = far = scattered = cost = least = near = loads = unrolled = waits = np.zeros(())
+    flops = special = far = scattered = cost = least = near = loads = unrolled = np.zeros(())
     products = moved = summed = np.zeros(())  # multiply-adds of matrix units; bytes that warps load together
     lanes = np.ones(())
-    staged: list[tuple[Number, Number]] = []  # (waits, iterations whose copies are under way or read)
     for w in k.work:
         n = number(w.instances, env)
         flops, special = flops + n * w.flops, special + n * w.special
+        unrolled = np.maximum(unrolled, number(w.unrolled, env))
         if w.by_warp:
             summed, products = summed + n * w.flops, products + n * w.products
             moved = moved + sum((n * a.item for a in w.accesses if a.scope == "shared"), np.zeros(()))
-            unrolled = np.maximum(unrolled, number(w.unrolled, env))
             continue
-        unrolled = np.maximum(unrolled, number(w.unrolled, env))
         lanes = np.maximum(lanes, number(w.lanes, env))
-        n_waits, stages = number(w.waits, env), number(w.stages, env)
-        left = np.where(number(w.ahead, env) == 1, AHEAD, 1.0 if w.fetches else FLOWING)
-        staged.append((np.where(stages > 0, n_waits, 0.0), stages))
-        waits = waits + np.where(stages > 0, 0.0, n_waits * left)
         for a in w.accesses:
             times = n / number(a.reuse, env)
             if a.scope == "shared":
                 wide = np.clip(number(a.adjacent, env), 1.0, 4.0)
                 near = near + times * np.where(wide >= 4, 0.4, np.where(wide >= 2, 0.6, 1.0))
-                loads = loads + np.where(stages > 0, 0.0, times / wide)  # a copy is one instruction
+                loads = loads + np.where(number(w.stages, env) > 0, 0.0, times / wide)  # copies: one
             elif a.scope == "global":
                 assert a.request is not None, "global memory"
                 wide = np.clip(number(w.lanes, env), 1.0, 4.0)
@@ -106,21 +100,13 @@ def measure(k: KernelFacts, env: Columns, m: GpuRates) -> dict[str, Number]:
         issue = _longest(issue, products / max(m.products, 1.0), moved / SHARED_BYTES)
     cycles = issue / x.blocks / warp_use
     together = np.minimum(np.maximum(x.resident, 1.0), np.ceil(x.blocks / m.sms))
-    barriers = waits
-    for n_waits, stages in staged:
-        share_hidden = (stages - 1.0) * together * cycles / (np.maximum(n_waits, 1.0) * LATENCY)
-        waits = waits + n_waits * np.clip(1.0 - share_hidden, STAGED, 1.0)
-        barriers = barriers + n_waits * np.where(stages > 2, HALF / 2, np.where(stages > 1, HALF, 1.0))
+    waits, barriers = _waiting(k, env, together * cycles)
     wave = np.maximum(together * cycles / hidden, cycles + LATENCY * waits) + TURN * barriers
     wave = np.maximum(wave, together * BEGIN)
-    part = number(k.block_bytes, env)  # if the first cache holds it, a block reads it again from there
-    anew = np.where(part <= FIRST_CACHE, np.minimum(1.0, x.blocks * part / np.maximum(far, 1.0)), 1.0)
-    memory = np.maximum(number(k.array_bytes, env), anew * (far + 3.0 * scattered) / CACHED)
-    if any(w.products for w in k.work):
-        memory = _in_waves(k, env, m, x, far)
-        seconds = _longest(waves * wave / m.clock, memory / (m.bandwidth * busy * hidden)) + LAUNCH_S
-    else:
-        seconds = np.maximum(waves * wave / m.clock, memory / (m.bandwidth * busy * hidden)) + LAUNCH_S
+    by_units = any(w.products for w in k.work)
+    memory = _in_waves(k, env, m, x, far) if by_units else _in_caches(k, env, x, far, scattered)
+    times = waves * wave / m.clock, memory / (m.bandwidth * busy * hidden)
+    seconds = (_longest(*times) if by_units else np.maximum(*times)) + LAUNCH_S
     return {
         "blocks": x.blocks, "threads": x.threads, "waves": waves, "occupancy": share,
         "shared_bytes": x.shared, "registers": x.registers, "flops": flops, "special": special,
@@ -130,10 +116,33 @@ def measure(k: KernelFacts, env: Columns, m: GpuRates) -> dict[str, Number]:
     }  # fmt: skip
 
 
+def _waiting(k: KernelFacts, env: Columns, computed: Number) -> tuple[Number, Number]:
+    """(times that a thread waits for all of `LATENCY`, times that all wait at barriers). ``computed``: cycles
+    in which the blocks of a processor compute, during which copies in the background come."""
+    waits = barriers = np.zeros(())
+    for w in k.work:
+        if w.by_warp:
+            continue
+        n, stages = number(w.waits, env), number(w.stages, env)
+        left = np.where(number(w.ahead, env) == 1, AHEAD, 1.0 if w.fetches else FLOWING)
+        hidden = (stages - 1.0) * computed / (np.maximum(n, 1.0) * LATENCY)
+        waits = waits + n * np.where(stages > 0, np.clip(1.0 - hidden, STAGED, 1.0), left)
+        turns = np.where(stages > 2, HALF / 2, np.where(stages > 1, HALF, 1.0))
+        barriers = barriers + n * np.where(stages > 0, turns, left)
+    return waits, barriers
+
+
 def _longest(*times: Number) -> Number:
     """The longest of times that pass together, and what it leaves of the others."""
     longest = functools.reduce(np.maximum, times)
     return longest + NOT_HIDDEN * (sum(times) - longest)
+
+
+def _in_caches(k: KernelFacts, env: Columns, x: Shape, far: Number, scattered: Number) -> Number:
+    """As `_in_waves`, by the bytes of the arrays, and by those of a block that the first cache holds."""
+    part = number(k.block_bytes, env)  # if the first cache holds it, a block reads it again from there
+    anew = np.where(part <= FIRST_CACHE, np.minimum(1.0, x.blocks * part / np.maximum(far, 1.0)), 1.0)
+    return np.maximum(number(k.array_bytes, env), anew * (far + 3.0 * scattered) / CACHED)
 
 
 def _in_waves(k: KernelFacts, env: Columns, m: GpuRates, x: Shape, far: Number) -> Number:

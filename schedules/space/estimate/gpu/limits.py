@@ -20,6 +20,9 @@ from schedules.space.holes import Columns
 SPARE_REGISTERS = 28
 # Registers that compilers take: so many for each that arrays need, and so many more. Source: ADR 33.
 USED, TAKEN_REGISTERS = 1.2, 36
+# Registers for each copy in the background of a thread: an address and whether there is something. Of 36
+# candidates for two convolutions that were compiled for an H100, this tells which spill, but for one.
+PLACE_REGISTERS = 3
 # Most statements of one unrolled body.
 MOST_UNROLLED = 4096
 # Most code of a kernel, as expression nodes of what is unrolled: some 2.2 times what is left of them when
@@ -50,9 +53,20 @@ def shape(k: KernelFacts, env: Columns, m: GpuRates) -> Shape:
     # Registers that leave room for the wanted number of blocks: the compiler keeps to that.
     most = np.floor(m.registers / (np.ceil(threads / WARP) * WARP * together))
     resident = _resident(threads, shared, np.minimum(most, held * USED + fragments + TAKEN_REGISTERS), m)
-    registers = np.ceil(held + fragments) + SPARE_REGISTERS
+    registers = np.ceil(held + fragments) + SPARE_REGISTERS + _places(k, env)
     fits = (registers <= most) & (resident >= together)
     return Shape(threads, shared, registers, number(k.blocks, env), resident, fits)
+
+
+def _places(k: KernelFacts, env: Columns) -> Number:
+    """Registers for where a thread's copies in the background come from. By matrix units, they lie evenly."""
+    copies: Number = np.zeros(())
+    if any(w.by_warp for w in k.work):
+        return copies
+    for w in k.work:
+        each = number(w.unrolled, env) / np.clip(number(w.lanes, env), 1.0, 4.0)
+        copies = copies + np.where(number(w.stages, env) > 0, each, 0.0)
+    return PLACE_REGISTERS * copies
 
 
 def _resident(threads: Number, shared: Number, registers: Number, m: GpuRates) -> Number:

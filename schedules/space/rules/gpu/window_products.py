@@ -98,7 +98,7 @@ def window_products(d: SketchBuilder) -> None:
 
 def as_product(d: SketchBuilder, name: str, p: WindowProduct) -> None:
     """Make block ``name``, which is ``p``, a product of matrices. A stage that alone reads it, elementwise,
-    gets its axes."""
+    gets its axes. Raises ScheduleError where results have gaps between rows."""
     b = d.block(name)
     runs = p.merged(b)
     lie = {x.buffer: order for x in p.reads if (order := _dims(d.s.nest, x, runs)) is not None}
@@ -114,8 +114,7 @@ def as_product(d: SketchBuilder, name: str, p: WindowProduct) -> None:
         written += [w.buffer for w in reader.writes]
     for buffer, order in (*lie.items(), *((x, axes) for x in written)):
         for merge in _merges(buffer, order, runs):
-            if buffer not in written or _is_legal(d.s.nest, merge):  # else what writes it divides
-                d.s.apply(merge)
+            d.s.apply(merge)
 
 
 def _opened_copy(
