@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from schedules.errors import suggest
+from schedules.errors import instead
 
 if TYPE_CHECKING:
     from cost_model.base import CostModel
@@ -92,11 +92,8 @@ def chosen(model: str | os.PathLike[str] | SavedModel) -> Model:
         return model
     if isinstance(model, os.PathLike) or (isinstance(model, str) and names_file(model)):
         return read(model)
-    known = ", ".join(MODELS)
-    hint = suggest(model, MODELS) if isinstance(model, str) else ""
-    raise CostModelError(
-        f"unknown model {model!r}{hint}; choose from {known}, or give a file that autotune train made"
-    )
+    listed = instead(model, MODELS, "choose from")
+    raise CostModelError(f"unknown model {model!r}{listed}, or give a file that autotune train made")
 
 
 def names_file(model: str) -> bool:

@@ -25,7 +25,7 @@ from cost_model.library import xgboost
 from cost_model.saved import SavedModel
 from cost_model.tree_ensemble import NONE, TreeEnsemble, inclusive, leaf, of_booster
 from cost_model.xgb import decode
-from schedules.errors import suggest
+from schedules.errors import instead
 from schedules.model import Target
 
 # Fewest candidates of all tasks together that are learnt from.
@@ -148,7 +148,7 @@ def train(
     Example: ``train(tasks).save(Path("model.json"))``."""
     if learner not in TRAINERS:
         raise CostModelError(
-            f"unknown learner {learner!r}{suggest(learner, TRAINERS)}; choose from {', '.join(TRAINERS)}"
+            f"unknown learner {learner!r}{instead(learner, TRAINERS, 'choose from')}"
         )
     wanted = tasks[0].feature_names if tasks else ()
     if any(t.feature_names != wanted for t in tasks):

@@ -3,7 +3,10 @@ reason and the remedy."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+
+# So many names are listed beside the one that is close.
+FEW_NAMES = 8
 
 
 class AutotuneError(Exception):
@@ -46,3 +49,10 @@ def suggest(name: object, known: Iterable[str]) -> str:
     spelled = {x.lower(): x for x in known}
     close = get_close_matches(str(name).lower(), spelled, n=1, cutoff=0.6)
     return f" (did you mean {spelled[close[0]]!r}?)" if close else ""
+
+
+def instead(name: object, known: Collection[str], lead: str) -> str:
+    """What to give in place of an unknown name: the known name that is close, and all of them, after
+    ``; LEAD``, where none is close or they are few."""
+    close = suggest(name, known)
+    return close if close and len(known) > FEW_NAMES else f"{close}; {lead} {', '.join(known)}"

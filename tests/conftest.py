@@ -11,11 +11,13 @@ from pathlib import Path
 
 import new_logs
 import pytest
+import signals
 from hypothesis import settings
 from lengths import Costs, mark_slow_cases
 from log_cases import fill
 from postgres_server import Server, started
 
+from autotune.tuning.interrupts import ENDING
 from kernels_db import Log
 
 # Hundreds of tests start Python. Byte code is kept for them, also where the environment asks for none:
@@ -84,6 +86,13 @@ def short_migrations() -> Iterator[None]:
 def two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Targets of two threads, however many CPUs this process may use."""
     monkeypatch.setattr("autotune.targets.cpus.usable_cpus", lambda: 2)
+
+
+@pytest.fixture
+def terminal_signals() -> Iterator[None]:
+    """Signals as a terminal has them: a shell has its background jobs ignore SIGINT."""
+    with signals.usual(ENDING):
+        yield
 
 
 @pytest.fixture

@@ -37,6 +37,7 @@ from autotune.cli import (
     verbosity,
     worker,
 )
+from autotune.cli.help import WIDTH, GroupedCommand
 from autotune.cli.output import error_document, print_whatever_the_encoding
 from autotune.errors import KernelNotFound, refused
 from schedules.errors import AutotuneError
@@ -76,11 +77,11 @@ class CommandGroup(TyperGroup):
             status = super().main(arguments, "autotune", complete_var, False, **extra)
             sys.stdout.flush()  # errors of writing show here
         except _USAGE_ERROR as err:
-            message = err.format_message()  # type: ignore[attr-defined]
+            message = err.format_message().removeprefix("Invalid value: ")  # type: ignore[attr-defined]
             if "unexpected extra argument" in message and "=" in message:
                 given = ",".join(re.findall(r"[^\s()=]+=[^\s()]+", message)) or "m=512,n=512"
                 message += f"; write parameters with commas between them: --shape {given}"
-            status = _complain(message, arguments, usage=True)
+            status = _complain(message, arguments, command=_command_of(err))
         except KernelNotFound as err:
             status = _complain(err.message, arguments, status=1)
         except AutotuneError as err:
@@ -105,9 +106,15 @@ class CommandGroup(TyperGroup):
         sys.exit(status if isinstance(status, int) else 0)
 
 
-def _complain(message: str, arguments: Sequence[str], status: int = 2, usage: bool = False) -> int:
+def _command_of(err: Exception) -> str:
+    """The command in which a mistake was made, such as ``autotune log stats``."""
+    ctx = getattr(err, "ctx", None)
+    return "autotune" if ctx is None else str(ctx.command_path)
+
+
+def _complain(message: str, arguments: Sequence[str], status: int = 2, command: str = "") -> int:
     """Print a mistake where it will be seen: in the JSON document, else on stderr if that can be written
-    to."""
+    to. ``command``: whose help says more."""
     documented = "--json" in arguments
     out = sys.stdout if documented else sys.stderr
     message = message if documented else visible_lines(message)
@@ -118,13 +125,13 @@ def _complain(message: str, arguments: Sequence[str], status: int = 2, usage: bo
             print(message, file=out)
         else:
             print(f"autotune: {message}", file=out)
-            if usage:
-                print("Try 'autotune --help', or '--help' after a command.", file=out)
+            if command:
+                print(f"Try '{command} --help'.", file=out)
         out.flush()
     except OSError:
         streams.silence(out)
         if documented:
-            _complain(message, (), status, usage)
+            _complain(message, (), status, command)
     return status
 
 
@@ -142,7 +149,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDTH},
 )
 
 
@@ -166,26 +173,26 @@ def _root(
         verbosity.report(settings.log_level())
 
 
-# One line each, short enough for the list of commands in 80 columns.
-app.command("tune", no_args_is_help=True, short_help="Search for a fast schedule of an operator.")(tune.tune)
-app.command("best", no_args_is_help=True, short_help="Show the best kernel of the log.")(best.best)
-app.command("explain", no_args_is_help=True, short_help="Say why a kernel or a model is as fast as it is.")(
-    explain.explain
-)
-app.command("bench", no_args_is_help=True, short_help="Time kernels beside other libraries.")(bench.bench)
-app.command("generate", no_args_is_help=True, short_help="Make tokens with a language model.")(
-    generate.generate
-)
-app.command("report", short_help="Write a page of HTML about the log.")(report.report)
-app.command("export", no_args_is_help=True, short_help="Write a kernel or model for C.")(export.export)
-app.command("replay", no_args_is_help=True, short_help="Search a recorded table.")(replay.replay)
-app.command("worker", no_args_is_help=True, short_help="Offer this machine to a fleet.")(worker.worker)
-app.command("fleet", no_args_is_help=True, short_help="Show the machines of a fleet.")(fleet.fleet)
-app.command("train", short_help="Make a cost model of tuning logs.")(train.train)
-app.command("evaluate", short_help="Say how well cost models order a log's candidates.")(evaluate.evaluate)
-app.command("ops", short_help="List the operators and their parameters.")(ops.ops)
-app.command("demo", short_help="Tune a product, and compare it with numpy.")(demo.demo)
-app.command("doctor", short_help="Say what works on this machine.")(doctor.doctor)
+# {name: (function, a line for the list of commands in 80 columns, whether it needs arguments)}.
+COMMANDS = {
+    "tune": (tune.tune, "Search for a fast schedule of an operator.", True),
+    "best": (best.best, "Show the best kernel of the log.", True),
+    "explain": (explain.explain, "Say why a kernel or a model is as fast as it is.", True),
+    "bench": (bench.bench, "Time kernels beside other libraries.", True),
+    "generate": (generate.generate, "Make tokens with a language model.", True),
+    "report": (report.report, "Write a page of HTML about the log.", False),
+    "export": (export.export, "Write a kernel or model for C.", True),
+    "replay": (replay.replay, "Search a recorded table.", True),
+    "worker": (worker.worker, "Offer this machine to a fleet.", True),
+    "fleet": (fleet.fleet, "Show the machines of a fleet.", True),
+    "train": (train.train, "Make a cost model of tuning logs.", False),
+    "evaluate": (evaluate.evaluate, "Say how well cost models order a log's candidates.", False),
+    "ops": (ops.ops, "List the operators and their parameters.", False),
+    "demo": (demo.demo, "Tune a product, and compare it with numpy.", False),
+    "doctor": (doctor.doctor, "Say what works on this machine.", False),
+}
+for _name, (_run, _line, _needs) in COMMANDS.items():
+    app.command(_name, cls=GroupedCommand, no_args_is_help=_needs, short_help=_line)(_run)
 app.add_typer(log.app, name="log")
 app.add_typer(cache.app, name="cache", short_help="Compiled kernels on disk: show, clear.")
 app.command("completion", no_args_is_help=True, short_help="Print a script for completion by the shell.")(

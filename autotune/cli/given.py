@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
+from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 OF_GGUF = ("cache", "activations", "depth", "prefill")
 # Of a row whose value must be given.
 REQUIRED: Any = ...
+# Kinds of values that are numbers.
+NUMBERS = (int, float)
 
 
 @dataclass(frozen=True)
@@ -56,10 +59,12 @@ class OptionRow:
 
     def parameter(self) -> inspect.Parameter:
         """As Typer reads it from a function."""
-        kind = self.kind | None if self.default is None else self.kind
-        told: dict[str, Any] = {"metavar": self._metavar, "min": self.least, "help": self.help}
+        kind = str if self.kind in NUMBERS else self.kind  # `value` reads it, whose errors are in our words
+        kind = kind | None if self.default is None else kind
+        told: dict[str, Any] = {"metavar": self._metavar, "help": self.help}
         info = typer.Option(*self.flags, **told) if self.flags else typer.Argument(**told)
         default = inspect.Parameter.empty if self.default is REQUIRED else self.default
+        default = str(default) if self.kind in NUMBERS and default is not None else default
         annotation: Any = Annotated[kind, info]
         return inspect.Parameter(
             self.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
@@ -69,6 +74,8 @@ class OptionRow:
         """The value of what was typed. Raises `typer.BadParameter`."""
         if typed is None:
             return None
+        if self.kind in NUMBERS:
+            return numeral(self.kind, self.shown, typed, self.least)
         if self.choices is not None:
             one_of(self.shown, typed, self.choices)
         return typed if self.read is None else self.read(typed, self.shown)
@@ -199,6 +206,20 @@ def one_of(option: str, value: str, known: Collection[str]) -> None:
         raise typer.BadParameter(f"{option} {value!r} is not one of {listed}{suggest(value, known)}")
 
 
+def numeral(kind: Callable[[str], float], option: str, text: str, least: float | None) -> float:
+    """The number that was typed. Raises `typer.BadParameter`."""
+    try:
+        n = kind(text)
+    except ValueError:
+        what = "a whole number, such as 4" if kind is int else "a number, such as 1.5"
+        raise typer.BadParameter(f"{option} {text!r} is not {what}") from None
+    if not isfinite(n):
+        raise typer.BadParameter(f"{option} {text!r} is not finite; give a number, such as 1.5")
+    if least is not None and n < least:
+        raise typer.BadParameter(f"{option} is at least {least:g}, not {text}")
+    return n
+
+
 def is_model(op: str | None) -> bool:
     """Whether what stands in the place of an operator's name is a model's file."""
     return op is not None and (op.lower().endswith((".onnx", ".gguf")) or "/" in op or "\\" in op)
@@ -221,7 +242,6 @@ def _check_operator(op: str, db: str) -> None:
             f"{op!r} is no operator (see: autotune ops), and no model's file: its name would end in .onnx or "
             ".gguf"
         )
-    if not suggest(op, ops.REGISTRY):
-        close = own_names.close(op, db)
-        if close:
-            raise typer.BadParameter(f"unknown operator {op!r}, and no expression in the log{close}")
+    if op not in ops.REGISTRY and not suggest(op, ops.REGISTRY):
+        close = own_names.close(op, db) or "; autotune ops lists operators"
+        raise typer.BadParameter(f"unknown operator {op!r}, and no expression of that name in {db}{close}")

@@ -350,6 +350,23 @@ LOG_LEVEL = option(
 )
 
 
+# {heading in the help of commands with many options: names of these}.
+GROUPS = {
+    "What to compute": (
+        "shape", "suite", "dtype", "layout", "constant_weights", "strides", "in_place", "cache",
+        "activations", "rewrites", "exact", "arena_bytes",
+    ),
+    "For which machine": ("target", "threads", "targets", "fleet", "build_here", "nearest"),
+    "How long": ("trials", "budget", "until", "duration", "seeds"),
+    "Search": ("search", "cost_model", "seed", "rtol", "atol", "frozen"),
+    "Compare with": ("against", "must_beat", "sizes", "depth", "prefill"),
+    "Log and output": (
+        "db", "json", "output", "open", "profile", "trace", "source", "ir", "fallback", "name", "weights",
+        "log_level",
+    ),
+}  # fmt: skip
+
+
 def offered(rows: Iterable[OptionRow] = ()) -> Mapping[str, Callable[[str, str], Iterable[str]]]:
     """What a shell offers, by the names of options and the words for arguments: of a command's rows, else of
     the table. Others take numbers, or files, which the shell completes."""

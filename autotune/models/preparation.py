@@ -50,7 +50,7 @@ def prepared(model: Model, choose: ChoicesOf = usual) -> PreparedModel:
     given: object = model
     if not isinstance(given, Model):
         how = (
-            "autotune.import_onnx(path) or autotune.import_torch(torch.export.export(module.eval(), inputs)) "
+            "autotune.import_onnx(path) or autotune.import_torch(module, inputs) "
             "makes one"
         )
         raise ModelError(f"the model is a {type(given).__name__}, not a Model: {how}")

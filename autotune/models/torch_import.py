@@ -23,6 +23,8 @@ from schedules.strides import flaw
 if TYPE_CHECKING:
     from autotune.models.torch_scope import TorchLowering
 
+# What makes an exported program of a module.
+EXPORT = "torch.export.export(module.eval(), example_inputs)"
 # Where a program has operators without an expression.
 REMEDY = (
     "\nexport a part of the module without them; or take torch.compile(module, backend='autotune'), which "
@@ -30,9 +32,11 @@ REMEDY = (
 )
 
 
-def import_torch(exported: Any, largest: int | None = None) -> Model:
-    """An exported program of torch (`torch.export.export`) as a graph of tensor expressions.
+def import_torch(program: Any, inputs: Any = None, *, largest: int | None = None) -> Model:
+    """A module of torch with example ``inputs``, or an exported program (`torch.export.export`), as a graph
+    of tensor expressions.
 
+    A module is exported as it is in evaluation. ``inputs``: a tensor, a tuple of them, or a dict by name.
     A program that was exported with ``dynamic_shapes=`` is one model for all sizes of the ranges (ADR 88).
     ``largest``: the largest number of each size that the export gives none, in elements. It does not change
     a size that has one.
@@ -50,19 +54,13 @@ def import_torch(exported: Any, largest: int | None = None) -> Model:
     zeros. Rows are written in place where the program has ``index_copy_``, ``index_put_`` or slices with a
     position that is an input or a state. A small state may be replaced as a whole.
 
-    Raises ModelError for what is no exported program, for open sizes without a largest number, for programs
-    that write to their parameters, or to states in another way, for dtypes that are not supported, and for
-    all operators that have no expression, at once. Example:
+    Raises ModelError for what is no module or exported program, for a module that torch cannot export, for
+    open sizes without a largest number, for programs that write to their parameters, or to states in another
+    way, for dtypes that are not supported, and for all operators that have no expression, at once. Example:
 
-        exported = torch.export.export(module.eval(), (example,))
-        model = at.import_torch(exported)
+        model = at.import_torch(module, (example,))
     """
-    kind = type(exported)
-    if not (kind.__module__.startswith("torch.export") and hasattr(exported, "graph_signature")):
-        raise ModelError(
-            f"import_torch takes an exported program of torch, not a {kind.__name__}: give "
-            "torch.export.export(module.eval(), example_inputs)"
-        )
+    exported = exported_program(program, inputs)
     name = class_name(exported, "module")
     try:
         program = decomposed(exported)
@@ -89,6 +87,37 @@ def import_torch(exported: Any, largest: int | None = None) -> Model:
         return read(at_numbers(program, {s.symbol: sizes[s.size.name] for s in symbols}))
 
     return open_model(at_sizes, [s.size for s in symbols], numbers.__contains__, FIXED)
+
+
+def exported_program(program: Any, inputs: Any) -> Any:
+    """An exported program, made of a module where one is given. Raises ModelError."""
+    kind = type(program)
+    if kind.__module__.startswith("torch.export") and hasattr(program, "graph_signature"):
+        if inputs is not None:
+            raise ModelError("import_torch: an exported program has its inputs; leave out inputs=")
+        return program
+    if not hasattr(program, "named_modules") or not callable(program):
+        raise ModelError(
+            f"import_torch takes a module of torch with example inputs, or an exported program, not a "
+            f"{kind.__name__}: give {EXPORT}"
+        )
+    if inputs is None:
+        raise ModelError(
+            f"import_torch needs example inputs of a module: import_torch(module, (x,)), or give {EXPORT}"
+        )
+    import torch
+
+    args, named = ((), inputs) if isinstance(inputs, Mapping) else (inputs, {})
+    args = (args,) if isinstance(args, torch.Tensor) else tuple(args)
+    modes = [(m, m.training) for m in program.modules()]
+    try:
+        return torch.export.export(program.eval(), args, dict(named))
+    except Exception as err:  # whatever torch raises for a module that it cannot trace
+        said = f"{type(err).__name__}: {one_line(err, 500)}"
+        raise ModelError(f"import_torch: torch cannot export the {kind.__name__}: {said}") from err
+    finally:
+        for m, training in modes:
+            m.training = training
 
 
 # Where a size cannot stay open.

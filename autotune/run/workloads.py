@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from schedules import te
-from schedules.errors import WorkloadError, suggest
+from schedules.errors import FEW_NAMES, WorkloadError, suggest
 from schedules.model import Workload
 from schedules.te import strided as te_strided
 from schedules.te.compute_dag import ComputeDAG
@@ -67,9 +67,8 @@ def _check_names(program: Program, params: Mapping[str, Any], caller: Callable[.
             "operators, which are given by name"
         )
     besides = f"; {caller.__name__} also takes {', '.join(others)}" if caller and not close else ""
-    raise WorkloadError(
-        f"{program} has no parameter {unknown[0]!r}{close}; its parameters are {', '.join(known)}{besides}"
-    )
+    listed = close if close and len(known) > FEW_NAMES else f"{close}; its parameters are {', '.join(known)}"
+    raise WorkloadError(f"{program} has no parameter {unknown[0]!r}{listed}{besides}")
 
 
 def ahead(which: bool | Iterable[str] | None) -> bool | tuple[str, ...]:
@@ -260,8 +259,13 @@ def _as_workload(
     if isinstance(program, (list, tuple)):
         dag = te.dag([*program])
         return Workload(dag, flops=count_flops(dag))
+    if any(c.__module__.startswith("torch.") for c in type(program).__mro__):
+        raise WorkloadError(
+            f"{type(program).__name__} is a model of torch: tune it with "
+            "autotune.tune_model(autotune.import_torch(module, inputs))"
+        )
     raise WorkloadError(
-        f"{type(program).__name__} is no program; give an operator's name, such as 'matmul', or a list of "
+        f"{type(program).__name__} is not a program; give an operator's name, such as 'matmul', or a list of "
         "te tensors"
     )
 

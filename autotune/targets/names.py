@@ -15,7 +15,7 @@ from autotune.settings import config_file
 from autotune.targets.facts import caches, vector_unit
 from autotune.targets.features import detected
 from kernels_db.opening import read_regular
-from schedules.errors import AutotuneError, suggest
+from schedules.errors import AutotuneError, instead
 from schedules.model import Target
 
 # Largest file of a target (bytes).
@@ -81,11 +81,9 @@ def from_name(name_or_file: str, others: Iterable[str] = ("cpu",)) -> Target:
     if named is None or not named.is_file():
         if not name_or_file.endswith(".json"):
             known = list(dict.fromkeys([*others, *described()]))
-            close = " (did you mean 'cuda'?)" if name_or_file == "gpu" else suggest(name_or_file, known)
-            raise TargetError(
-                f"unknown target {name_or_file!r}{close}; known: {', '.join(known)}, "
-                "or the path of a target's JSON file"
-            )
+            gpu = " (did you mean 'cuda'?)" if name_or_file == "gpu" else ""
+            close = gpu or instead(name_or_file, known, "known:")
+            raise TargetError(f"unknown target {name_or_file!r}{close}; or give a target's JSON file")
         named = None
     try:
         data = read_regular(name_or_file, MOST_BYTES) if named is None else named.read_bytes()

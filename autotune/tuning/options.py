@@ -15,7 +15,7 @@ from autotune.settings import SettingsError
 from cost_model.base import CostModelError
 from cost_model.models import chosen, kind
 from cost_model.saved import SavedModel
-from schedules.errors import suggest
+from schedules.errors import instead
 from schedules.model import Target
 
 # Budgets below this load no model (seconds): loading takes two seconds of a CPU, on a busy machine more by
@@ -73,9 +73,7 @@ class TuneOptions:
             object.__setattr__(self, "until", Aim.read(self.until))
         known, name = policies.POLICIES, self.search
         if name not in known:
-            raise SettingsError(
-                f"unknown search {name!r}{suggest(name, known)}; choose from {', '.join(known)}"
-            )
+            raise SettingsError(f"unknown search {name!r}{instead(name, known, 'choose from')}")
         known[name].check()  # before any work is done
         try:
             object.__setattr__(self, "model", chosen(self.model))  # a file is read once

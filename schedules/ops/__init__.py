@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from schedules import te
-from schedules.errors import WorkloadError, suggest
+from schedules.errors import WorkloadError, instead, suggest
 from schedules.model import Workload
 from schedules.ops.argmax import ARGMAX, ARGMIN
 from schedules.ops.attention import ATTENTION, TRANSPOSE_BATCH_MATMUL_SOFTMAX
@@ -83,7 +83,7 @@ def get(name: str) -> Operator:
     """The operator of this name. Raises `WorkloadError`, with the closest name, if there is none."""
     if not isinstance(name, str) or name not in REGISTRY:
         raise WorkloadError(
-            f"unknown operator {name!r}{suggest(name, REGISTRY)}; operators are {', '.join(REGISTRY)}"
+            f"unknown operator {name!r}{instead(name, REGISTRY, 'operators are')}"
         )
     return REGISTRY[name]
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from schedules import te
 from schedules.dtypes import DTYPES, NUMBERS, computed, is_float
-from schedules.errors import WorkloadError, suggest
+from schedules.errors import WorkloadError, instead, suggest
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.dims import Dim
 from schedules.te.gathers import most_read
@@ -138,8 +138,7 @@ class Operator:
             if name not in known:
                 known_too = self.keywords()
                 raise WorkloadError(
-                    f"{self.name} has no parameter {name!r}{suggest(name, known_too)}; "
-                    f"its parameters are {', '.join(known_too)}"
+                    f"{self.name} has no parameter {name!r}{instead(name, known_too, 'its parameters are')}"
                 )
         missing = [p.name for p in self.params if p.required and not {p.name, p.instead} & values.keys()]
         if missing:

@@ -48,19 +48,24 @@ def element_of(x: Any, last: Sequence[str] = ()) -> str:
     return f"{x.name or 'x'}[{', '.join([*first, *last][-len(x.shape) :]) or '()'}]"
 
 
-# {what others call a dtype: its name here}.
-SHORT = {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32", "float": "float32"}
-SHORT |= {"f32": "float32", "fp64": "float64", "double": "float64"}
-SHORT |= {"short": "int16", "int": "int32", "long": "int64", "ushort": "uint16", "uint": "uint32"}
+# {another name of a dtype: its name here}.
+ALIASES = {"bf16": "bfloat16", "fp16": "float16", "f16": "float16", "half": "float16"}
+ALIASES |= {"fp32": "float32", "f32": "float32", "fp64": "float64", "f64": "float64", "double": "float64"}
+# {a word that libraries mean different dtypes by: the likely one}.
+UNCLEAR = {"float": "float32", "short": "int16", "int": "int32", "long": "int64"}
+UNCLEAR |= {"ushort": "uint16", "uint": "uint32"}
 # {a dtype that is not here: one that has its values}.
 WIDER = {"float128": "float64", "longdouble": "float64"}
 
 
 def check_dtype(dtype: Any, what: str) -> str:
-    """``dtype`` as a name; those of numpy and torch are accepted. Raises `WorkloadError` for others."""
+    """``dtype`` as a name; those of numpy and torch are accepted, and `ALIASES`. Raises `WorkloadError` for
+    others."""
     text = str(dtype).removeprefix("torch.")
     if text in DTYPES:
         return text
+    if text in ALIASES:
+        return ALIASES[text]
     try:
         name = "" if dtype is None or isinstance(dtype, str) else np.dtype(dtype).name
     except (TypeError, ValueError):  # numpy looks for a dtype in what it is given
@@ -81,7 +86,7 @@ def instead_of(text: str, name: str = "") -> str:
     if known.startswith(("complex", "cfloat", "cdouble")):
         way = "keep real and imaginary parts in a tensor each, which one stage may make, or side by side"
         return f"{every}; {way}"
-    close = f" (did you mean {SHORT[text]!r}?)" if text in SHORT else suggest(text, DTYPES)
+    close = f" (did you mean {UNCLEAR[text]!r}?)" if text in UNCLEAR else suggest(text, DTYPES)
     return f"{every}{close}; choose one of these"
 
 
@@ -90,7 +95,7 @@ def const(value: int | float, dtype: str) -> Const:
     """A literal of ``dtype``, for floats also NaN and, where they have it, ``te.inf``. Raises `WorkloadError`
     for another infinity, and if an integer dtype cannot hold it.
     Example: ``te.const(0.5, "float32")``."""
-    check_dtype(dtype, "te.const")
+    dtype = check_dtype(dtype, "te.const")
     try:
         if E.is_float(dtype) and (DTYPES[dtype].infinite or value not in (inf, -inf)):
             return Const(float(value), dtype)
@@ -294,7 +299,7 @@ def lookup(values: Sequence[float], index: Expr, dtype: str = "float32") -> Expr
             f"te.lookup takes 2 to {E.MOST_ENTRIES} values, got {number}; read a larger table from a "
             "tensor, as in table[index]"
         )
-    if is_storage(check_dtype(dtype, "te.lookup")):
+    if is_storage(dtype := check_dtype(dtype, "te.lookup")):
         raise WorkloadError(
             f"te.lookup gives a dtype that is computed with, and {dtype} is stored; cast the result: "
             f'te.cast(te.lookup(values, index, "{computed(dtype)}"), "{dtype}")'

@@ -176,7 +176,7 @@ CASES: list[tuple[Callable[[], object], type[at.AutotuneError], str]] = [
     (
         lambda: at.tune("matmul", **SHAPE, target="cudaa"),
         at.TargetError,
-        "(did you mean 'cuda'?); known: cpu, ",
+        "(did you mean 'cuda'?); or give a target's JSON file",
     ),
     (
         lambda: at.tune("conv2d", h=8, w=8, ci=4, co=4, k=3, layout="NWHC"),

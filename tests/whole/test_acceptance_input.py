@@ -327,9 +327,7 @@ def test_loading_imports_no_search_no_model_and_no_mapper(tmp_path: Path) -> Non
 
 
 @pytest.fixture
-def interrupt() -> Callable[[], None]:
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        pytest.skip("SIGINT is handled by somebody else here")
+def interrupt(terminal_signals: None) -> Callable[[], None]:
     return lambda: signal.raise_signal(signal.SIGINT)
 
 

@@ -8,12 +8,18 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 from cli_runner import run
+from typer.main import get_command
 
-from autotune.cli.options import parse_budget
+from autotune.cli import options
+from autotune.cli.app import app
+from autotune.cli.given import OptionRow
+from autotune.cli.help import OTHERS
+from autotune.cli.options import GROUPS, parse_budget
 from kernels_db import Log
 from schedules.units import counts, digits, number, percent, rate, seconds
 
@@ -290,3 +296,62 @@ def test_the_usage_of_an_argument_has_one_pair_of_brackets() -> None:
     for command in ("report", "ops"):
         assert run(command, "--help").out.splitlines()[0].endswith("[OPTIONS] [OP]")
     assert run("log", "pin", "--help").out.splitlines()[0].endswith("[OPTIONS] [FILE]")
+
+
+def test_options_of_a_command_with_many_stand_in_groups() -> None:
+    text = run("tune", "--help").out
+    order = [text.index(f"\n{g}:\n") for g in (*(g for g in GROUPS if g != "Compare with"), OTHERS)]
+    assert order == sorted(order)
+    assert text.index("\nHow long:\n") < text.index("--budget TIME") < text.index("\nSearch:\n")
+    assert "\nOptions:\n" in run("fleet", "--help").out  # few of them
+
+
+def test_every_option_of_a_grouped_command_has_a_group() -> None:
+    named = {name for names in GROUPS.values() for name in names}
+    for command in ("tune", "best", "bench", "report", "explain"):
+        others = run(command, "--help").out.split(f"\n{OTHERS}:\n")[-1]
+        assert others.split() == "-h, --help Show this message and exit.".split(), command
+    assert named <= {row.name for row in vars(options).values() if isinstance(row, OptionRow)}
+
+
+@pytest.mark.parametrize(("columns", "widest"), [(60, 60), (80, 80), (200, 120)])
+def test_help_is_as_wide_as_the_terminal_up_to_120(
+    columns: int, widest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    root: Any = get_command(app)
+    above = root.make_context("autotune", ["tune"], resilient_parsing=True)
+    tune = root.commands["tune"]
+    text = tune.get_help(tune.make_context("tune", [], parent=above, resilient_parsing=True))
+    described = text.split("How long")[1]
+    assert widest - 12 < max(map(len, described.splitlines())) <= widest
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--threads", "0"), "--threads is at least 1, not 0"),
+        (("--threads", "two"), "--threads 'two' is not a whole number, such as 4"),
+        (("--threads", "1.5"), "--threads '1.5' is not a whole number, such as 4"),
+        (("--rtol", "x"), "--rtol 'x' is not a number, such as 1.5"),
+        (("--rtol", "nan"), "--rtol 'nan' is not finite; give a number, such as 1.5"),
+        (("--atol", "-1"), "--atol is at least 0, not -1"),
+    ],
+)
+def test_a_number_that_does_not_fit_is_refused_in_our_words(words: tuple[str, str], said: str) -> None:
+    ran = run("tune", "matmul", *words)
+    assert (ran.status, ran.err) == (2, f"autotune: {said}\nTry 'autotune tune --help'.\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "help_of"),
+    [(("tune", "--bogus"), "tune"), (("log", "stats", "x"), "log stats"), (("cache", "x"), "cache")],
+)
+def test_a_mistake_names_the_help_of_its_command(words: tuple[str, ...], help_of: str) -> None:
+    assert run(*words).err.endswith(f"Try 'autotune {help_of} --help'.\n")
+
+
+@pytest.mark.parametrize(("short", "dtype"), [("bf16", "bfloat16"), ("fp16", "float16"), ("fp32", "float32")])
+def test_short_names_of_dtypes_are_those(short: str, dtype: str, tmp_path: Path) -> None:
+    ran = run("best", "matmul", "--shape", "m=3,n=3,k=3", "--dtype", short, "--db", tmp_path / "none.db")
+    assert f"--dtype {dtype}" in ran.err

@@ -41,7 +41,7 @@ def usual_digests(choices: Choices = USUAL) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("stacked_is_slow")
+@pytest.mark.usefixtures("stacked_is_slow", "terminal_signals")
 @pytest.mark.parametrize("moment", ["prepared_programs", "alternatives", "decided", "tasks_of_programs"])
 def test_ctrl_c_at_any_time_gives_a_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str

@@ -121,7 +121,7 @@ def test_layers_of_all_kinds_are_open() -> None:
 def refused(fn: Callable[..., Any], *args: Any, largest: int | None = None, **dims: Any) -> str:
     program = exported(Of(fn), *args, dynamic_shapes=((tuple(dims.values())),))
     with pytest.raises(ModelError) as err:
-        at.import_torch(program, largest)
+        at.import_torch(program, largest=largest)
     return str(err.value)
 
 

@@ -201,9 +201,49 @@ def test_all_operators_without_an_expression_are_told_at_once() -> None:
 
 
 def test_other_things_are_refused_with_the_remedy() -> None:
-    for thing in (nn.Linear(2, 2), torch.ones(2), "net.pt2", None):
+    for thing in (torch.ones(2), "net.pt2", None):
         with pytest.raises(ModelError, match=r"not a \w+: give torch.export.export\(module.eval\(\)"):
             at.import_torch(thing)
+
+
+class Scaled(nn.Module):
+    """A module whose dropout is without effect in evaluation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.dropout = nn.Linear(4, 3), nn.Dropout()
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return self.dropout(self.linear(x)) * scale
+
+
+@pytest.mark.slow
+def test_a_module_is_exported_with_its_example_inputs() -> None:
+    module, x, scale = Scaled(), torch.randn(2, 4), torch.randn(3)
+    module.linear.eval()
+    wanted = Scaled.forward(module.eval(), x, scale).detach().numpy()
+    module.train()
+    module.linear.eval()
+    for inputs in ((x, scale), [x, scale], {"x": x, "scale": scale}):
+        model = at.import_torch(module, inputs)
+        (got,) = evaluate(model.graph, [x.numpy(), scale.numpy()])
+        np.testing.assert_allclose(got, wanted, rtol=1e-5)
+        assert module.training and module.dropout.training and not module.linear.training, "as it was"
+    alone = at.import_torch(nn.ReLU(), x)
+    assert [t.shape for t in alone.inputs] == [(2, 4)]
+
+
+def test_a_module_without_fitting_inputs_is_refused_with_the_remedy() -> None:
+    module = Scaled()
+    with pytest.raises(ModelError, match=r"needs example inputs of a module: import_torch\(module, \(x,\)\)"):
+        at.import_torch(module)
+    with pytest.raises(ModelError, match="torch cannot export the Scaled: "):
+        at.import_torch(module, (torch.randn(2, 4),))
+    assert module.training
+    with pytest.raises(ModelError, match="an exported program has its inputs; leave out inputs="):
+        at.import_torch(exported(nn.ReLU(), torch.ones(2)), (torch.ones(2),))
+    with pytest.raises(at.WorkloadError, match="Linear is a model of torch: tune it with autotune"):
+        at.tune(nn.Linear(2, 2))
 
 
 @pytest.mark.slow

@@ -400,7 +400,7 @@ def test_parameters_belong_to_operators_only() -> None:
     b = te.compute((3,), lambda i: a[i] + 1.0, name="B")
     with pytest.raises(at.WorkloadError, match="m="):
         at.load([a, b], m=3)
-    with pytest.raises(at.WorkloadError, match="int is no program"):
+    with pytest.raises(at.WorkloadError, match="int is not a program"):
         at.load(3)  # type: ignore[arg-type]
 
 

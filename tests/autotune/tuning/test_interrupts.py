@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
 
 import pytest
-import signals
 
 from autotune.tuning.interrupts import ENDING, Interrupts
 
 RAISING = "import signal\nsignal.raise_signal(signal.SIGINT)\nreached.append('the end')"
 
 
-@pytest.fixture(autouse=True)
-def handled() -> Iterator[None]:
-    """Signals as a terminal has them: a shell has its background jobs ignore SIGINT."""
-    with signals.usual(ENDING):
-        yield
+pytestmark = pytest.mark.usefixtures("terminal_signals")
 
 
 def run(file: str, reached: list[str]) -> None:
