@@ -2,12 +2,12 @@
 
     python benchmarks/matrix_units.py [--against FILE ...] [--out FILE]
 
-For the A100 and the H100 the search on the estimate alone picks a candidate of 4096³. NVRTC builds it, NVIDIA's
-disassembler (on the path, or extra ``cuda``) lists its main loop. Told are, for each instruction of a matrix
-unit: all instructions, and bytes that it and its neighbours move in shared memory; then registers, warps that
-a processor holds, and turns of the banks for 8 rows of 16 bytes that are loaded at once. ``--against``: files
-of CUDA C that are joined to one kernel by hand, of blocks of 128 × 256 × 64 by 8 warps in 3 stages; its
-figures stand beside.
+For the A100 and the H100 the search on the estimate alone picks a candidate of 4096³. NVRTC builds it,
+NVIDIA's disassembler (on the path, or extra ``cuda``) lists its main loop. Told are, for each instruction of
+a matrix unit: all instructions, and bytes that it and its neighbours move in shared memory; then registers,
+warps that a processor holds, and turns of the banks for 8 rows of 16 bytes that are loaded at once.
+``--against``: files of CUDA C that are joined to one kernel by hand, of blocks of 128 × 256 × 64 by 8 warps
+in 3 stages; its figures stand beside.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from schedules import te
 from schedules.constants import split_constants
 from schedules.instructions import INSTRUCTIONS, Instruction
 from schedules.instructions.match import NoMatch
-from schedules.ir import Block, Guard, Intrinsic, Nest, Stmt, walk, with_body
+from schedules.ir import Block, Guard, Intrinsic, Nest, Stmt, blocks, walk, with_body
 from schedules.ir.interp import run
 from schedules.passes.lower import lower
 from schedules.passes.sums_of_zeros import sums_of_zeros
@@ -281,3 +281,32 @@ def test_sums_over_several_axes(channels: int) -> None:
     assert instructed(s.nest, INT8)
     inputs = whole(dag)
     assert (interpreted(s.nest, dag, inputs) == evaluate(dag, inputs)[0]).all()
+
+
+@pytest.mark.parametrize("padded", ["ab", "a"])
+def test_fragments_of_padded_copies_have_no_tail(padded: str) -> None:
+    """What a copy on a GPU's chip has beyond the end is what the copy has that it is made of."""
+    s = Schedule(_fragments_dag())
+    s.set_scope("c", "fragment")
+    for name in "ab":
+        s.cache_read("c", name, "shared")
+        if name in padded:
+            s.pack(f"{name}_shared", [0, 16] if name == "a" else [16, 0], [])
+        s.cache_read("c", f"{name}_shared", "fragment")
+    i, j, k = s.loops("c")
+    ko, kk = s.split(k, (None, 16))
+    s.reorder(ko, i, j, kk)
+    s.decompose_reduction("c", ko)
+    for name in "ab":
+        s.compute_at(f"{name}_shared_fragment", ko)
+        s.compute_at(f"{name}_shared", ko)
+    s.tensorize(i, "mma_m16n8k16_float32_float16")
+    (c,) = (b for b in blocks(sums_of_zeros(s.nest).body) if b.name == "c")
+    assert int(E.evaluate(c.iters[2].extent, {})) == (32 if padded == "ab" else 24)
+
+
+def _fragments_dag() -> ComputeDAG:
+    a, b = te.placeholder((16, 24), "float16", "a"), te.placeholder((24, 8), "float16", "b")
+    k = te.reduce_axis(24, "k")
+    c = te.compute((16, 8), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), "c")
+    return te.dag([a, b, te.compute((16, 8), lambda i, j: c[i, j] + 1.0, "d")])

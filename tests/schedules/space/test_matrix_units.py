@@ -164,3 +164,23 @@ def test_limits_leave_no_candidate_that_does_not_fit() -> None:
     assert not valid(across=2)  # 64 × 128
     assert not valid(stages=4)  # 192 KB
     assert valid(stages=5, depth=32)
+
+
+@pytest.mark.slow
+def test_what_is_rounded_to_tf32_is_done_by_matrix_units() -> None:
+    """Never silently: float32 alone is offered none (above)."""
+    need_cxx()
+    a, b = te.placeholder((37, 24), "float32", "a"), te.placeholder((24, 40), "float32", "b")
+    k = te.reduce_axis(24, "k")
+    c = te.compute((37, 40), lambda i, j: te.sum(te.tf32(a[i, k]) * te.tf32(b[k, j]), axis=k), "c")
+    dag, rng = te.dag([a, b, c]), np.random.default_rng(0)
+    found = derive(dag, A100)
+    number = next(n for n, x in enumerate(found.sketches) if "mma_m16n8k8_float32_tf32" in x)
+    rows = found.sample(number, 40, rng)
+    x, y = (rng.integers(-3, 4, t.shape).astype("float32") for t in dag.inputs)
+    for row in rows[found.valid(number, rows)][:2]:
+        p = lower_simt(Schedule.replay(dag, found.trace(number, row), A100).nest)
+        for order in emulator.ORDERS:
+            z = np.full((37, 40), np.nan, "float32")
+            assert emulator.run(emulator.build(p), p, [x, y, z], 0, order=order) is None
+            np.testing.assert_array_equal(z, x @ y)
