@@ -243,7 +243,9 @@ class _Emitter(CExpressions):
             self.stmt(s.body)
             return
         self.open("")
-        self.do(f"{self.d.types[b.dtype]} {self.name(b.name)}[{elements(b)}];")
+        given = (o.buffer for x in walk(s.body) if isinstance(x, Intrinsic) for o in x.operands)
+        words = "__align__(16) " if b.name in given else ""  # instructions take elements as words
+        self.do(f"{words}{self.d.types[b.dtype]} {self.name(b.name)}[{elements(b)}];")
         self.stmt(s.body)
         self.close()
 

@@ -24,14 +24,14 @@ from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.evaluator import evaluate
 
-HALVES = [DTYPES[d].numpy for d in ("bfloat16", "float16")]
+FLOATS = [DTYPES[d].numpy for d in ("bfloat16", "float16", "float32")]
 
 
 def whole(dag: ComputeDAG) -> list[np.ndarray]:
     """Whole numbers whose sums are exact; of integers up to their ends."""
     rng = np.random.default_rng(0)
     drawn = random_inputs(dag)
-    return [rng.integers(-8, 9, x.shape).astype(x.dtype) if x.dtype in HALVES else x for x in drawn]
+    return [rng.integers(-8, 9, x.shape).astype(x.dtype) if x.dtype in FLOATS else x for x in drawn]
 
 
 def need(ins: Instruction) -> Target:
