@@ -96,14 +96,18 @@ def digests_of(op: str) -> Hashes:
 
 
 def space_of(w: Workload, every: Sequence[Target], each: int = 1) -> Hashes:
-    """The spaces of a workload on targets, the features of some of their schedules, and their code."""
-    lines: dict[str, list[str]] = {"space": [], "features": [], "code": []}
-    for target in every:
-        space = derive(w.dag, target)
-        for k, name in enumerate(space.sketches):
-            lines["space"].append(f"{target.arch} {name} {space.holes(k)}")
-            add_rows(lines, w.dag, space, k, drawn(space, k, each))
-    return {what: hashed(found) for what, found in lines.items()}
+    """The spaces of a workload on targets, the features of some of their schedules, and their code; those of
+    CPUs and those of GPUs by themselves."""
+    out: Hashes = {}
+    for grid in sorted({t.grid for t in every}):
+        lines: dict[str, list[str]] = {"space": [], "features": [], "code": []}
+        for target in (t for t in every if t.grid == grid):
+            space = derive(w.dag, target)
+            for k, name in enumerate(space.sketches):
+                lines["space"].append(f"{target.arch} {name} {space.holes(k)}")
+                add_rows(lines, w.dag, space, k, drawn(space, k, each))
+        out |= {f"{what} of GPUs" if grid else what: hashed(found) for what, found in lines.items()}
+    return out
 
 
 def drawn(space: DerivedSpace, sketch: int, most: int) -> np.ndarray:

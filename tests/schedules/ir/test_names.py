@@ -14,10 +14,10 @@ from schedules.ir import Alloc, Buffer, Loop, LoweredFunc, Nest, Seq, Stmt, Stor
 from schedules.ir.nest import initial
 from schedules.ir.printer import show
 from schedules.ir.verify import VerifyError, verify
-from schedules.passes.stages import stages
 from schedules.passes.lower import lower
 from schedules.passes.simt import lower_simt
 from schedules.passes.software_pipeline import software_pipeline
+from schedules.passes.stages import stages
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
 
