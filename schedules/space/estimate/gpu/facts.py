@@ -60,9 +60,9 @@ class Work:
     """The work of one block of the nest in a kernel. ``waits``: times that a thread waits for global memory.
     ``ahead``: 1 if that was loaded an iteration before. ``stages``: iterations whose copies to shared memory
     lie there at a time, of a block that copies in the background; 0: of another. ``unrolled``: copies of the
-    block, ``longest``: of one loop; ``code_size``: about how much code one is. ``by_warp``: whether it is
-    done by instructions of a warp together; ``products``: if these are products, the time of one multiply-add
-    over that of 16-bit floats, else 0."""
+    block, ``longest``: of one loop; ``code_size``: about how much code one is. ``by_warp``: whether it is done
+    by instructions of a warp together; ``products``: if these are products, the time of one multiply-add over
+    that of 16-bit floats, else 0."""
 
     instances: Expr
     waits: Expr

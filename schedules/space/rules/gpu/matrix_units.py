@@ -2,9 +2,9 @@
 of all its lanes.
 
 The structure is that of CUTLASS's kernels for Ampere. A block computes a tile of the result, each of its
-warps a part of it. All threads together copy tiles of both operands to shared memory in the background, a
-few steps of the sum ahead. A warp takes parts of them into fragments, in the order of the instruction, and
-adds their product to a fragment. What is made of the sums is computed from that fragment.
+warps a part of it. All threads together copy tiles of both operands to shared memory in the background, a few
+steps of the sum ahead. A warp takes parts of them into fragments, in the order of the instruction, and adds their
+product to a fragment. What is made of the sums is computed from that fragment.
 
 Which blocks are such a product follows from their expression (`schedules.instructions.match.fits`), and how a
 fragment is loaded from how the operand lies. Copies are padded with zeros to whole tiles.
