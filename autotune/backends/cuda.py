@@ -112,10 +112,12 @@ class Cuda(Grids):
 
     def cross_compile(self, dag: ComputeDAG, trace: Trace, target: Target) -> Compiled:
         from autotune.backends.building.cross_compile import Compiled
-        from autotune.backends.building.from_trace import grid_program
+        from autotune.backends.building.from_trace import grid_program, within_recursion
         from autotune.codegen.simt import cuda, nvrtc, sass
 
-        made = cuda.generate(grid_program(dag, trace, target))
+        program = grid_program(dag, trace, target)
+        with within_recursion():
+            made = cuda.generate(program)
         cubin = nvrtc.compile_cubin(made.text, compiled_for(target.arch))
         facts, counted = with_asked(cubin.facts, made.shared), sass.counts(cubin.data)
         facts = {k: {**v, **counted.get(k, {})} for k, v in facts.items()}

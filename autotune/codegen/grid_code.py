@@ -147,7 +147,12 @@ class GridCode:
         try:
             v = _HEAD(parsed(head))
             size = v["source"]
-            return GridCode(**v | {"source": rest[:size].decode(), "binary": rest[size:]})
+            code = GridCode(**v | {"source": rest[:size].decode(), "binary": rest[size:]})
+            arrays = {a.name for a in (*code.params, *code.scratch)}
+            used = {name for x in code.launches for name in x.arrays} - {m.name for m in code.maps}
+            if strange := (used | {m.array for m in code.maps}) - arrays:
+                raise Malformed(f"a launch or a map names {min(strange)}, which is no array")
+            return code
         except ValueError as err:
             raise CompileError(f"damaged code for a device: {err}") from None
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from schedules.dtypes import DTYPES
-from schedules.expr import Binary, Var
+from schedules.expr import Binary, Expr, Var
 from schedules.ir.instruction import Instruction
 from schedules.ir.interp import Compiler, Env, Memory
 from schedules.ir.nodes import Intrinsic, Stmt
@@ -26,7 +26,7 @@ def give_and_take(
     """What one lane does for an instruction of all of them: (what it gives, as lane of this number; what it
     does with what it has of the result). ``code``: of the statements around."""
     sizes = {o.name: s.instruction.layouts[o.name].size for o in s.operands}
-    at = {o.name: (*o.indices[:-1], Binary("+", o.indices[-1], Var(LANE))) for o in s.operands}
+    at = {o.name: _from(o.indices, code.mem.arrays[o.buffer].shape) for o in s.operands}
     read = [(o.name, code.load(o.buffer, at[o.name])) for o in s.operands]
     result = next(o for o in s.operands if o.name == s.instruction.result.name)
     put = code.place(result.buffer, at[result.name])
@@ -47,6 +47,13 @@ def give_and_take(
             put(env)(new[result.name][i])
 
     return give, take
+
+
+def _from(indices: tuple[Expr, ...], shape: Sequence[int]) -> tuple[Expr, ...]:
+    """The place of element `LANE` of those that begin at a place: they lie along the last dimension that has
+    more than one."""
+    along = max((d for d, n in enumerate(shape) if n > 1), default=len(shape) - 1)
+    return tuple(Binary("+", i, Var(LANE)) if d == along else i for d, i in enumerate(indices))
 
 
 def together(ins: Instruction, lanes: Sequence[Elements]) -> list[Elements]:

@@ -98,11 +98,11 @@ def grid_program(dag: ComputeDAG, trace: Trace, target: Target) -> GridProgram:
     _check_length(trace)
     with within_recursion():
         program = lower_simt(Schedule.replay(dag, trace, target).nest, features(target))
-    for kernel in program.kernels:
-        blocks = {x.var: (0, (ir.const(x.extent) or 1) - 1) for x in kernel.blocks}
-        _check_iterations(dag, prod(kernel.grid) * iterations(kernel.body, blocks))
-        _check_operations(operations(kernel.body, QUAD))
-        _check_shared(kernel, target)
+        for kernel in program.kernels:
+            blocks = {x.var: (0, (ir.const(x.extent) or 1) - 1) for x in kernel.blocks}
+            _check_iterations(dag, prod(kernel.grid) * iterations(kernel.body, blocks))
+            _check_operations(operations(kernel.body, QUAD))
+            _check_shared(kernel, target)
     return program
 
 

@@ -7,6 +7,8 @@ of the chunk in one of few ways, and adds the rest.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Collection
 
 from schedules import affine
@@ -64,8 +66,9 @@ def _bits(e: Expr, ranges: affine.Ranges) -> int | None:
     for n, times in parts:
         step = n & -n
         bits = _up_to(times) * n if step == n else _up_to(n * times) & -step
-        if found & bits:  # a carry may reach every bit above
-            return _up_to(sum(x * y for x, y in parts)) & -(found & -found | step)
+        if found & bits:  # a carry may reach every bit above the lowest of all
+            every = functools.reduce(operator.or_, (x for x, _ in parts))
+            return _up_to(sum(x * y for x, y in parts)) & -(every & -every)
         found |= bits
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,6 +20,7 @@ from autotune.backends import registry
 from autotune.backends.base import Backend, Loaded
 from autotune.backends.cpu import Cpu
 from autotune.backends.drivers import cuda, pycuda
+from autotune.codegen.grid_code import GridArray, GridCode, Launch, TensorMap
 from autotune.errors import CompileError
 from autotune.run.kernels import kernel_of
 from autotune.settings import SettingsError
@@ -71,6 +73,16 @@ def test_a_kind_that_nobody_knows() -> None:
 def test_a_code_that_is_damaged_is_refused_by_the_backend_that_loads_it() -> None:
     with pytest.raises(CompileError, match="damaged code for a device"):
         backends.of_code(b"autotune-grid-2\n").load(b"autotune-grid-2\n")
+
+
+def test_code_that_names_an_array_that_it_does_not_have_is_damaged() -> None:
+    x = GridArray("x", "float32", (64, 64), 16)
+    of = TensorMap("m", "x", "float32", (64, 64), (64, 1), (8, 32), 128)
+    code = GridCode("cuda", (x,), (), (), (Launch("k", (1, 1, 1), (1, 1, 1), ("x", "m")),), "", maps=(of,))
+    assert GridCode.from_bytes(code.to_bytes()) == code
+    for wrong in (replace(code, maps=()), replace(code, maps=(replace(of, array="y"),))):
+        with pytest.raises(CompileError, match="a launch or a map names [my], which is no array"):
+            GridCode.from_bytes(wrong.to_bytes())
 
 
 # -- a backend of one file -----------------------------------------------------------------------------------

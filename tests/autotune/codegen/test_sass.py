@@ -128,3 +128,20 @@ def test_explanations_have_what_the_compiler_tells(monkeypatch: pytest.MonkeyPat
     (row,) = gpu._compiled(kept)
     assert row.text.endswith("8 bytes a thread spilled, 16 bytes a thread on its stack"), row.text
     assert gpu.compiled(s, backends.parse("h100-emulator")) == {}
+
+
+@pytest.mark.slow
+def test_what_is_nested_too_deeply_is_explained_without_a_compiler() -> None:
+    a = te.placeholder((3,), "float32", "A")
+
+    def chosen(i: te.Expr) -> te.Expr:
+        x = a[i]
+        for _ in range(400):
+            x = te.select(a[2 - i] < 2, x, a[i])
+        return x
+
+    s = at.Schedule([a, te.compute((3,), chosen, "C")], backends.parse("h100"))
+    s.bind("C_i", "threadIdx.x")
+    with pytest.raises(at.ScheduleError, match="nests loops or an expression too deeply"):
+        at.compile_for(s, "h100")
+    assert gpu.compiled(s, backends.parse("h100")) == {}

@@ -48,6 +48,8 @@ PLACES: dict[str, tuple[Expr, Expr]] = {  # (row, column) of 64 × 64 elements o
     "unrolled rows": (Var("u") * 16 + Var("t") % 16, Var("t") // 16 * 8 + Var("y") * 16),
     "carries": (Var("t") + Var("u"), Var("u") * 8 + Var("v")),
     "carries of threads": (Var("t") % 4 + Var("y") + Var("u") * 4, Var("v") * 8),
+    "carries of threads above a bit of both": (Var("t") % 4 + Var("y"), Var("t") // 16 * 8 + Var("v") * 8),
+    "carries from the lower of two bits": (Const(0), Var("t") % 8 * 8 + Var("y") * 16 + Var("v") // 4 * 16),
     "an odd step": (Var("t") % 16 + Var("u") * 3, Var("v") * 8),
     "elements": (Var("t") % 8 + Var("u") * 8, Var("y") * 16 + Var("v")),
     "a number": (Var("t") % 8 + 40, Var("u") * 8 + 5),

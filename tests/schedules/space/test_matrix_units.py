@@ -99,6 +99,23 @@ def test_candidates_are_machine_code_without_spills(name: str) -> None:
                 assert not counts or any(wanted in x for x in counts.values()), (arch, counts)
 
 
+def test_rows_lie_before_a_dimension_that_a_tile_has_once() -> None:
+    """The last dimension is that of the batch."""
+    a, b = te.placeholder((9, 16, 2), "float16", "a"), te.placeholder((16, 8, 2), "float16", "b")
+    k = te.reduce_axis(16, "k")
+
+    def product(i: te.Expr, j: te.Expr, t: te.Expr) -> te.Expr:
+        return te.sum(te.cast(a[i, k, t], "float32") * te.cast(b[k, j, t], "float32"), axis=k)
+
+    w = Workload(te.dag([a, b, te.compute((9, 8, 2), product, "c")]))
+    (s,) = candidates(w, F16, 1)
+    rng = np.random.default_rng(3)
+    x, y = (rng.integers(-3, 4, t.shape).astype(t.dtype) for t in w.dag.inputs)
+    c = np.full((9, 8, 2), np.nan, "float32")
+    run_grid(lower_simt(s.nest), {"a": x, "b": y, "c": c})
+    np.testing.assert_array_equal(c, np.einsum("ikt,kjt->ijt", x, y, dtype="float32"))
+
+
 def test_a_schedule_by_hand_means_the_product() -> None:
     w = ops.workload("matmul", {"m": 17, "n": 8, "k": 24}, "float16")
     s, c = by_warps(w.dag, WarpTiles(16, 16, 1, 1, 32, 2, 1)), case(w)

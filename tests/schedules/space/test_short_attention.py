@@ -9,7 +9,7 @@ from needs import missing
 
 from autotune import backends
 from autotune.codegen.simt import cuda, emulator, nvrtc
-from schedules import ops
+from schedules import ops, te
 from schedules.ir import AllReduce, interp, walk
 from schedules.ir.interp_grid import run_grid
 from schedules.passes.simt import lower_simt
@@ -95,3 +95,41 @@ def test_a_gpu_spills_nothing(arch: str, seq: int, dim: int) -> None:
 def test_it_is_offered_where_it_fits(dtype: str, seq: int, dim: int, target: str) -> None:
     w = ops.workload("attention", {"heads": 1, "seq": seq, "dim": dim}, dtype)
     assert NAME not in derive(w.dag, backends.parse(target)).sketches
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("dtype", "dim", "turned", "offered"),
+    [
+        ("int8", 32, False, True),
+        ("int8", 16, False, False),  # half of what an instruction for int8 sums up
+        ("float16", 16, False, True),
+        ("float16", 16, True, False),  # a warp would need the maxima of another's rows
+    ],
+)
+def test_it_is_offered_where_warps_have_what_they_need(
+    dtype: str, dim: int, turned: bool, offered: bool
+) -> None:
+    q, k = (te.placeholder((2, 32, dim), dtype, x) for x in "qk")
+    v, sums = te.placeholder((2, 32, 16), "bfloat16", "v"), "int32" if dtype == "int8" else "float32"
+    d, j, t, u = (te.reduce_axis(n, x) for n, x in ((dim, "d"), (32, "j"), (32, "t"), (32, "u")))
+
+    def score(z: te.Expr, i: te.Expr, j: te.Expr) -> te.Expr:
+        return te.sum(te.cast(q[z, i, d], sums) * te.cast(k[z, j, d], sums), axis=d)
+
+    dot = te.compute((2, 32, 32), score, "dot")
+    most = te.compute((2, 32), lambda z, i: te.max(dot[z, i, t], axis=t), "most")
+
+    def weight(z: te.Expr, i: te.Expr, j: te.Expr) -> te.Expr:
+        away = dot[z, i, j] - most[z, 31 - i if turned else i]
+        return te.cast(te.exp(te.cast(away, "float32")), "bfloat16")
+
+    e = te.compute((2, 32, 32), weight, "e")
+    total = te.compute((2, 32), lambda z, i: te.sum(te.cast(e[z, i, u], "float32"), axis=u), "total")
+
+    def mean(z: te.Expr, i: te.Expr, c: te.Expr) -> te.Expr:
+        return te.sum(te.cast(e[z, i, j], "float32") * te.cast(v[z, j, c], "float32"), axis=j)
+
+    mixed = te.compute((2, 32, 16), mean, "mixed")
+    y = te.compute((2, 32, 16), lambda z, i, c: mixed[z, i, c] / total[z, i], "y")
+    assert (NAME in derive(te.dag([q, k, v, y]), TARGET).sketches) == offered

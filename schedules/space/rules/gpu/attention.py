@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from schedules.expr import Const
+from schedules.expr import Const, Var
 from schedules.ir import Block
 from schedules.ir.nest import readers, reads, writers
 from schedules.primitives.base import Factor
@@ -96,12 +96,26 @@ def _fits(d: SketchBuilder, x: ShortAttention, y: Block) -> bool:
     shape = [extents(y)[v] for v in axes[:-1]]
     alike = all([extents(b)[v] for v in spatial(b)] == shape for b in map(d.block, x.rows))
     last = spatial(weights)[-1]
-    whole = (n[x.scores.rows], n[x.scores.terms], extents(weights)[last], m[x.mixed.columns])
+    long, deep = extents(weights)[last], n[x.scores.terms]
+    units = max(ROWS, x.scores.unit(x.scores.terms)), max(ROWS, x.mixed.unit(x.mixed.terms))
+    whole = not (n[x.scores.rows] % ROWS or m[x.mixed.columns] % ROWS or deep % units[0] or long % units[1])
     turned = spatial(first)[-2:] != [x.scores.rows, x.scores.columns] or (
         spatial(second)[-2:] != [x.mixed.rows, x.mixed.columns]
     )
-    short = extents(weights)[last] <= LONGEST and max(whole[1], whole[3]) <= WIDEST
-    return alike and short and not turned and all(k and k % ROWS == 0 for k in whole)
+    short = long <= LONGEST and max(deep, m[x.mixed.columns]) <= WIDEST
+    own = all(_reads_own_rows(d, b, x, len(shape)) for b in (y, weights, second, *map(d.block, x.rows)))
+    return alike and short and own and not turned and whole
+
+
+def _reads_own_rows(d: SketchBuilder, b: Block, x: ShortAttention, rank: int) -> bool:
+    """Whether a stage reads, of what warps keep, the rows that it makes: its first ``rank`` axes."""
+    kept = {w.buffer for n in (*x.names, x.weights, *x.rows) for w in d.block(n).writes}
+    rows = tuple(map(Var, spatial(b)[:rank]))
+    return all(
+        r.indices[:rank] == rows and all(isinstance(i, Var) for i in r.indices)
+        for r in reads(b)
+        if r.buffer in kept
+    )
 
 
 def schedule_short_attention(d: SketchBuilder, name: str, x: ShortAttention) -> None:
