@@ -11,7 +11,7 @@ Where there is a GPU and no network, bring wheels along:
     python benchmarks/gpu.py --wheels wheels                                # where there is a GPU
 
 The steps that tell most come first. Each is a process of at most --limit seconds. What is missing here is
-told at once, and a step that needs it is skipped, with the reason. Results are kept in --out as they are made,
+told at once, and a step that needs it is skipped, with the reason. Results are kept in --out as they come,
 and all candidates in the log beside it. Whatever ended it, the same command goes on from there. --for SECONDS
 ends it before a step that would not fit.
 
