@@ -73,8 +73,8 @@ def tune(
     - ``strides``: of arguments that are not row-major, by name, in elements: ``{"a": (1, 512)}`` takes a
       transposed array, ``x.stride()`` of torch is that of any view. An input may repeat elements (0) or walk
       backwards (below 0); no two elements of an output may lie in one place.
-    - ``target``: "cpu", "cuda", "opencl", "cuda-emulator", the name of a described target, or a `Target`;
-      None is this CPU.
+    - ``target``: "cpu", "cuda", "opencl", "cuda-emulator", the name of a described target such as
+      "h100-emulator", or a `Target`; None is this CPU.
     - ``threads``: those of the kernel; None takes the CPUs that the process may use.
     - ``fleet``: the address of a scheduler of Dask, ``tcp://HOST:PORT`` or ``tls://HOST:PORT``; its workers
       measure in place of this machine. ``local:N``: N workers on this machine. Then ``target`` may be

@@ -10,11 +10,13 @@ Where there is a GPU and no network, bring wheels along:
     pip download -d wheels '.[cuda,dev]' hatchling editables torch triton   # where there is a network
     python benchmarks/gpu.py --wheels wheels                                # where there is a GPU
 
-Steps stand in the order of what they are worth. Each is a process of at most --limit seconds. What is
-missing here is told at once, and a step that needs it is skipped, with the reason. Results are kept in --out
-as they are made, and all candidates in the log beside it. Whatever ended it, the same command goes on from
-there. --for SECONDS ends it before a step that would not fit. Without a GPU, ``--target h100-emulator``
-tries all steps on small shapes; their times say nothing. ``--markdown`` prints the table of a file.
+The steps that tell most come first. Each is a process of at most --limit seconds. What is missing here is
+told at once, and a step that needs it is skipped, with the reason. Results are kept in --out as they come,
+and all candidates in the log beside it. Whatever ended it, the same command goes on from there. --for SECONDS
+ends it before a step that would not fit.
+
+Without a GPU, --target h100-emulator tries on small shapes what an emulator can do. Times of it say
+nothing. With --trials 4 it takes a few minutes. --markdown prints the table of a file.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -111,7 +114,7 @@ def options() -> argparse.Namespace:
     p.add_argument(
         "--target", default="cuda", help="cuda, opencl, or an emulated one: cuda-emulator, h100-emulator, …"
     )
-    p.add_argument("--out", type=Path, default=Path("benchmarks/results/gpu.json"))
+    p.add_argument("--out", type=Path, default=Path("benchmarks/results/gpu.json"), help="results, as JSON")
     p.add_argument("--wheels", type=Path, help="a folder to install from, offline")
     p.add_argument("--venv", type=Path, default=ROOT / ".gpu-venv", help="where --wheels are installed")
     p.add_argument("--limit", type=float, default=480.0, help="seconds of a step at most")
@@ -186,7 +189,9 @@ def main() -> int:
             break
         keep(o, content, child(step, o, limit))
     done = {s["step"] for s in content["steps"]}
-    print(f"{len(done & {s.name for s in steps(o)})} of {len(steps(o))} steps done")
+    counted = Counter(s["status"] for s in content["steps"])
+    ends = ", ".join(f"{n} {status}" for status, n in sorted(counted.items()))
+    print(f"{len(done & {s.name for s in steps(o)})} of {len(steps(o))} steps tried: {ends}")
     return int(any(s["status"] == "failed" for s in content["steps"]))
 
 

@@ -37,7 +37,7 @@ _ARCH = re.compile(r"sm_(\d{2,3})(a?)(?:-" + EMULATED + ")?")
 
 def number(target: Target) -> int:
     """The number of a CUDA target's architecture, 90 for "sm_90"; 0 for other targets."""
-    found = _ARCH.fullmatch(target.arch) if target.kind == "cuda" else None
+    found = _ARCH.fullmatch(target.arch) if target.numbered else None
     return 0 if found is None else int(found[1])
 
 

@@ -151,6 +151,11 @@ class Target:
         """Whether a kernel may say how many of its blocks share a processor (CUDA's launch bounds)."""
         return self.kind == "cuda"
 
+    @property
+    def numbered(self) -> bool:
+        """Whether ``arch`` is a number of NVIDIA's, such as sm_90, that tells what instructions there are."""
+        return self.kind == "cuda"
+
     def limit(self, name: str, default: int = 0) -> int:
         """The limit called ``name``, ``default`` where the target does not state it."""
         return dict(self.limits).get(name, default)

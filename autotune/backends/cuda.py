@@ -74,7 +74,13 @@ class Cuda(Grids):
     def missing(self) -> str:
         return (
             f"there is no NVIDIA GPU here, or no driver, or no bindings: {install('cuda')}; "
-            "target='cuda-emulator' runs its code on this CPU, to check it"
+            "target='cuda-emulator' or 'h100-emulator' runs its code on this CPU, to check it"
+        )
+
+    def refusal(self, target: Target) -> str:
+        return (
+            f"this CPU cannot run code for a {target.kind} target; use target='cuda', the NVIDIA GPU of this "
+            "machine; target='h100-emulator' runs its code on this CPU, to check it"
         )
 
     def diagnosis(self) -> tuple[str, str]:

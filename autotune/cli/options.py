@@ -140,8 +140,8 @@ OF_GGUF = (CACHE, ACTIVATIONS)
 
 TARGET = option(
     "--target",
-    "What to compile for: cpu (this machine), cuda, opencl, cuda-emulator, a processor such as x86-64-v3 or "
-    "h100, or a JSON file.",
+    "What to compile for: cpu (this machine), cuda, opencl, an emulated GPU such as cuda-emulator or "
+    "h100-emulator, a processor such as x86-64-v3 or h100, or a JSON file.",
     "TARGET",
     default="cpu",
     values=values.targets,

@@ -94,9 +94,8 @@ def _nothing(o: Given, workload: Workload) -> KernelNotFound:
 
     place = str(locate(o.where))
     what = describe(workload, o.threads) + (f" for {o.target}" if o.has("target") else "")
-    remedy = (
-        f"tune it first: {tune_command(workload, place, o.threads)}; or see what there is: autotune log list"
-    )
+    tune = tune_command(workload, place, o.threads, o.target if o.has("target") else "")
+    remedy = f"tune it first: {tune}; or see what there is: autotune log list"
     return KernelNotFound(f"no trials of {what} in {place}; {remedy}")
 
 

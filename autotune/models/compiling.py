@@ -96,7 +96,7 @@ def compiled(
     refuse_states(readies[0].graph.states, bool(wanted.grid))
     outlines = [ready.outline(lambda w: _seconds(w, asked)) for ready in readies]
     arguments = [named]
-    arguments += [f"target={wanted.kind!r}"] if wanted.grid else []
+    arguments += [f"target={asked.named or wanted.kind!r}"] if wanted.grid else []
     arguments += [] if asked.exactly is None else [f"threads={asked.exactly}"]
     remedy = f"tune them: autotune.tune_model({', '.join(arguments)})"
     tasks, numbers = joint_tasks(outlines, sizes)

@@ -16,7 +16,8 @@ class Asked:
 
     ``target``: its threads are the most that a kernel may have. ``threads``: as the caller gave them.
     ``exactly``: the number that a kernel must have, None for any. ``where``: the log. ``fallback``: as of
-    `autotune.load`. ``nearest``: the same, and this machine is asked for."""
+    `autotune.load`. ``nearest``: the same, and this machine is asked for. ``named``: the target's name as
+    the caller gave it, empty for this CPU and for a `Target`."""
 
     target: Target
     threads: int | None
@@ -24,6 +25,7 @@ class Asked:
     where: str
     fallback: bool = False
     nearest: bool = False
+    named: str = ""
 
     @classmethod
     def of(
@@ -38,7 +40,8 @@ class Asked:
         where = database(db)
         wanted = backends.parse(target, threads)
         exactly = target.threads if isinstance(target, Target) and threads is None else threads
-        return cls(wanted, threads, exactly, where, fallback, nearest and target == backends.HOST)
+        named = target if isinstance(target, str) and target != backends.HOST else ""
+        return cls(wanted, threads, exactly, where, fallback, nearest and target == backends.HOST, named)
 
     def on(self, target: Target) -> Asked:
         """The same for a target, with its number of threads and no other."""

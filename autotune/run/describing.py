@@ -32,14 +32,17 @@ def made(workload: Workload) -> str:
     return ", ".join(f"{n}{list(workload.dag.tensors[n].shape)}" for n in workload.dag.outputs)
 
 
-def tune_command(workload: Workload, db: str, threads: int | None) -> str:
-    """The command, or for a user's own expression the call, that would tune a workload."""
+def tune_command(workload: Workload, db: str, threads: int | None, target: str = "") -> str:
+    """The command, or for a user's own expression the call, that would tune a workload. ``target``: its
+    name; empty for this CPU."""
     if is_custom(workload):
         extra = "" if workload.op == "custom" else f", name={workload.op!r}"
         extra += f", strides={lie}" if (lie := strides_given(workload.dag)) else ""
+        extra += f", target={target!r}" if target else ""
         extra += "" if threads is None else f", threads={threads}"
         return f"autotune.tune(the same tensors{extra}, db={db!r})"
-    return f"{command('tune', workload, threads)} {shlex.join(['--db', db])}"
+    more = ["--target", target] if target else []
+    return f"{command('tune', workload, threads)} {shlex.join([*more, '--db', db])}"
 
 
 def command(verb: str, workload: Workload, threads: int | None) -> str:

@@ -105,6 +105,8 @@ def not_found(workload: Workload, asked: Asked) -> KernelNotFound:
     others = _targets(workload, where)
     place = f"{with_threads(asked.threads)} in {named_place(where)}"
     lines = [f"no tuned kernel of {describe(workload)} for this machine{place}"]
+    if asked.named:
+        lines = [f"no tuned kernel of {describe(workload)} for {asked.named}{place}"]
     if others:
         lines.append(f"stored there: {_listed(others)}")
         numbers = threads_of(others, asked.target)
@@ -135,7 +137,7 @@ def not_found(workload: Workload, asked: Asked) -> KernelNotFound:
     if not others and (other_order := reordered(workload, where)) is not None:
         lines.append(other_order)
         what = "or tune this one"
-    lines.append(f"{what}: {tune_command(workload, str(locate(where)), asked.threads)}")
+    lines.append(f"{what}: {tune_command(workload, str(locate(where)), asked.threads, asked.named)}")
     return KernelNotFound("\n".join(lines), "or take a schedule that is not tuned: fallback=True")
 
 

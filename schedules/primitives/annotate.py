@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from schedules.errors import instead
 from schedules.ir import Nest, bound_to
 from schedules.ir.nest import block_names, find_block, find_loop, mark
 from schedules.ir.strides import SWIZZLES
@@ -91,7 +92,7 @@ class Annotate(Primitive[None]):
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
         if self.key not in HINTS:
-            raise self.refused(f"unknown hint {self.key!r}; known: {', '.join(HINTS)}")
+            raise self.refused(f"unknown hint {self.key!r}{instead(self.key, HINTS, 'known:')}")
         if isinstance(self.value, int) and self.value not in VALUES[self.key]:
             raise self.refused(f"{self.key} is {values(self.key)}, not {self.value}")
         loop = None if self.where in block_names(nest) else find_loop(nest, self.where)

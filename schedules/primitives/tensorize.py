@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from schedules.errors import ScheduleError
+from schedules.errors import ScheduleError, suggest
 from schedules.instructions import INSTRUCTIONS, Instruction
 from schedules.instructions.match import match
 from schedules.ir import Loop, Nest, blocks, path_to, walk
@@ -37,9 +37,9 @@ class Tensorize(Primitive[None]):
         if isinstance(instruction, Instruction):
             return cls(loop, instruction)
         if instruction not in INSTRUCTIONS:
-            raise ScheduleError(
-                f"tensorize {loop}: no instruction {instruction!r}; there are {', '.join(INSTRUCTIONS)}"
-            )
+            close = suggest(instruction, INSTRUCTIONS)
+            known = ", ".join(INSTRUCTIONS)
+            raise ScheduleError(f"tensorize {loop}: no instruction {instruction!r}{close}; there are {known}")
         return cls(loop, INSTRUCTIONS[instruction])
 
     def sentence(self) -> str:

@@ -77,7 +77,7 @@ def test_steps_go_on_where_they_were_cut_off(tmp_path: Path) -> None:
 
     kept = found
     status, said, found = run(tmp_path, *only)
-    assert status == 0 and found == kept and "5 of 37 steps done" in said
+    assert status == 0 and found == kept and "5 of 37 steps tried: 3 done, 2 skipped" in said
     status, said, _ = run(tmp_path, "--for", "60")
     assert status == 0 and "instructions: no time left" in said
 
@@ -193,7 +193,7 @@ def test_a_dry_run_does_or_skips_every_step_also_after_a_kill(tmp_path: Path, ta
     second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     found = json.loads((tmp_path / "gpu.json").read_text())
     steps = {s["step"]: s for s in found["steps"]}
-    assert second.returncode == 0 and "18 of 18 steps done" in second.stdout, second.stdout + second.stderr
+    assert second.returncode == 0 and "18 of 18 steps tried" in second.stdout, second.stdout + second.stderr
     assert {s["status"] for s in steps.values()} == {"done", "skipped"}
     assert all(s["reason"] for s in steps.values() if s["status"] == "skipped")
     assert all(steps[name] == step for name, step in before.items())  # nothing is done twice

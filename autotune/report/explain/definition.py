@@ -42,7 +42,7 @@ def task(workload: Workload, target: Target, time_s: float | None, limit: Limit 
 def _share(workload: Workload, target: Target, time_s: float, limit: Limit | None) -> list[Row]:
     if limit is None:
         unknown = "unknown: no run of the log kept what the machine can do"
-        if not is_custom(workload):
+        if not (is_custom(workload) or target.grid):  # a GPU's name on the command line is not known here
             unknown += f"; `{command('bench', workload, threads=target.threads)}` measures it"
         return [Row("limit", unknown, "log", {"share": None, "limit_s": None})]
     flops, moved = limit.flops_a_second, limit.bytes_a_second

@@ -68,6 +68,18 @@ def test_who_asked_for_it_is_not_told_to(tmp_path: Path) -> None:
     assert "fallback=True" in refused(tmp_path / "none.db")
 
 
+def test_the_remedy_is_for_the_target_that_was_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(KernelNotFound) as caught:
+        at.load("matmul", **SHAPE, db=tmp_path / "t.db", target="h100-emulator")
+    text = str(caught.value)
+    assert " for h100-emulator in " in text and "this machine" not in text
+    assert "autotune tune matmul" in text and " --target h100-emulator --db " in text
+    fill(tmp_path / "t.db", [("matmul", {"m": 9, "n": 9, "k": 9}, 1e-4)])
+    for command in ("best", "report"):
+        ran = run(command, "matmul", *WORDS, "--target", "h100-emulator", "--db", tmp_path / "t.db")
+        assert ran.status == 1 and " --target h100-emulator --db " in ran.err, ran.err
+
+
 def test_commands_name_no_arguments_of_calls(tmp_path: Path) -> None:
     for command in ("best", "bench", "explain"):
         ran = run(command, "matmul", *WORDS, "--db", tmp_path / "t.db")
@@ -120,13 +132,13 @@ def test_of_many_tasks_that_lack_the_same_the_first_ones_are_named(tmp_path: Pat
 
 
 def test_a_model_for_a_device_names_it_in_the_remedy(tmp_path: Path) -> None:
-    with pytest.raises(KernelNotFound, match=r"tune them: autotune\.tune_model\(model, target='cuda"):
+    with pytest.raises(KernelNotFound, match=r"autotune\.tune_model\(model, target='cuda-emulator'"):
         at.compile_model(model_of(layers(1)[0]), target="cuda-emulator", db=tmp_path / "t.db")
 
 
 def test_a_module_is_no_model() -> None:
     for call in (at.tune_model, at.compile_model):
-        with pytest.raises(at.ModelError, match=r"^the model is a list, not a Model: .*import_torch\(torch"):
+        with pytest.raises(at.ModelError, match=r"^the model is a list, not a Model: .*import_torch\(module"):
             call([1.0] * 1000)  # type: ignore[arg-type]
 
 

@@ -237,8 +237,10 @@ def test_several_blocks_are_refused() -> None:
 
 def test_names_that_are_none_are_refused() -> None:
     s = Schedule(BF16.meaning)
-    with pytest.raises(ScheduleError, match="tensorize c_i: no instruction 'mma'; there are interleave2"):
-        s.tensorize("c_i", "mma")
+    with pytest.raises(ScheduleError, match="tensorize c_i: no instruction 'evil'; there are interleave2"):
+        s.tensorize("c_i", "evil")
+    with pytest.raises(ScheduleError, match=r"'ldmatrix_float16' \(did you mean 'ldmatrix_float16_\w'"):
+        s.tensorize("c_i", "ldmatrix_float16")
     text = alone(BF16).trace.to_json().replace("vdpbf16ps", "evil")
     with pytest.raises(ScheduleError, match="no instruction 'evil'; this version knows interleave2"):
         Schedule.replay(BF16.meaning, Trace.from_json(text))

@@ -162,6 +162,7 @@ CASES: list[tuple[Callable[[], ComputeDAG], Do, str]] = [
         r"partition C_k: the loop is vectorize; partition the serial loop around it",
     ),
     (matmul, lambda s: s.annotate("C", "speed", 1), r"unknown hint 'speed'; known: chunk"),
+    (matmul, lambda s: s.annotate("C", "swizle", 8), r"unknown hint 'swizle' .did you mean 'swizzle'.*\)$"),
     (matmul, lambda s: s.annotate("D", "chunk", 1), r"no loop 'D'"),
     (matmul, lambda s: s.annotate("C_i", "chunk", -1), r"annotate C_i: chunk is 1 to \d+, not -1"),
     (matmul, lambda s: s.annotate("C_i", "min_blocks", 0), "min_blocks is 1 to 32, not 0"),
