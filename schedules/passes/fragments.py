@@ -294,6 +294,12 @@ def _store(s: Store, at: LaneScope) -> Stmt:
         f = at.held[s.buffer]
         p = place(f, s.indices, at)
         _agree(lanes, p, f, s.indices)
+        if not lanes.keys() <= p.lanes.keys():
+            raise ScheduleError(
+                f"fragment {s.buffer}: several lanes have the same element, and each would compute it from its "
+                "own part of another fragment; start a reduction with decompose_reduction and make its loops "
+                "the innermost, or compute it in shared memory"
+            )
         indices = p.indices
     else:
         indices = tuple(_expr(i, at)[0] for i in s.indices)
