@@ -131,11 +131,11 @@ def _stmt(s: Stmt, at: LaneScope) -> Stmt:
         case Alloc(buffer=b):
             return Alloc(b, _stmt(s.body, at.with_local(b, at.split if b.scope == "local" else ())))
         case Loop() if not _uses(s, at):
-            return s if not at.split else substitute(s, {v: x.value for v, x in at.split.items()})
+            return substitute(s, at.values)
         case Loop() if bound_to(s, "threadIdx"):
             return replace(s, body=_stmt(s.body, replace(at, ranges=inside(s, at.ranges))))
         case Loop():
-            return _loop(s, at)
+            return _loop(replace(s, extent=_expr(s.extent, at)[0]), at)
         case Guard(cond=c, body=b, speculative=may):
             cond, lanes = _expr(c, at)
             if lanes:
@@ -151,7 +151,7 @@ def _stmt(s: Stmt, at: LaneScope) -> Stmt:
         used = [x.buffer for x in accesses(s) if x.buffer in at.held]
         if used:
             raise ScheduleError(f"fragment {used[0]}: {type(s).__name__} cannot use it; copy it out first")
-        return substitute(s, {v: x.value for v, x in at.split.items()})
+        return substitute(s, at.values)
     return with_body(s, lambda x: _stmt(x, at))
 
 
@@ -296,8 +296,8 @@ def _store(s: Store, at: LaneScope) -> Stmt:
         _agree(lanes, p, f, s.indices)
         if not lanes.keys() <= p.lanes.keys():
             raise ScheduleError(
-                f"fragment {s.buffer}: several lanes have the same element, and each would compute it from its "
-                "own part of another fragment; start a reduction with decompose_reduction and make its loops "
+                f"fragment {s.buffer}: several lanes have the same element, and each would compute it from "
+                "its own part of another; start a reduction with decompose_reduction and make its loops "
                 "the innermost, or compute it in shared memory"
             )
         indices = p.indices
