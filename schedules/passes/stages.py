@@ -11,7 +11,7 @@ Version ``(k + n - 1) % n`` is the one that iteration ``k - 1`` read. So one bar
 wait, is enough: it shows all threads what the others copied, and tells that they have read the version
 before. Copies are begun n - 1 iterations before they are read.
 
-Everything else, and all with ``prefetch=1``, goes through registers, one iteration ahead:
+Everything else, and with ``prefetch=1`` alone all, goes through registers, one iteration ahead:
 ``R = G[0]; for k: {S = R}; {R = G[k + 1]}; {use S}``, as in SGEMM kernels since MAGMA's.
 """
 
@@ -116,12 +116,14 @@ class _Phases:
 
 def _phases(s: Loop, shared: set[str], arrays: CopyArrays, ranges: Ranges) -> _Phases:
     changed = _written(s)
+    staged = dict(s.annotations).get("stages", 1) > 1
     found = _Phases([], [], [])
     before: set[str] = set()
     for x in in_order(allocations(s.body)[1]):
         # not what an iteration makes for a later one, nor where something else stands before
         moves = not changed & {y.buffer for z in walk(x) for y in loads(z)} and not before & _written(x)
-        copies = begun(x, arrays, ranges) if moves and _written(x) <= shared else None
+        ahead = staged and moves and _written(x) <= shared
+        copies = begun(x, arrays, ranges) if ahead else None
         if copies is not None:
             found.background.append(copies)
         elif moves and not found.rest and (copy := _copy(x, shared)) is not None:

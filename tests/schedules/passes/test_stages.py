@@ -256,6 +256,17 @@ def test_what_is_narrower_than_a_copy_goes_through_registers(dtype: str) -> None
     right(p, s)
 
 
+@pytest.mark.parametrize("n", [1, 3])
+def test_loads_an_iteration_ahead_need_no_second_version(n: int) -> None:
+    """With ``prefetch`` alone copies go through registers, as estimates of shared memory count them."""
+    s = staged_product(SHAPE, n, TINY)
+    (step,) = (x.var for x in walk(s.nest.body) if isinstance(x, Loop) and ("stages", n) in x.annotations)
+    s.annotate(step, "prefetch", 1)
+    p = lower_simt(s.nest)
+    assert bool(copies(p)) == (n > 1) and len(shared(p)["A_shared"].shape) == 2 + (n > 1)
+    right(p, s)
+
+
 def test_what_is_computed_on_the_way_goes_through_registers() -> None:
     a, b = (te.placeholder((8, 8), "float32", name=n) for n in "AB")
     k = te.reduce_axis(8, name="k")
