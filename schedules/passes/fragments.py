@@ -369,6 +369,16 @@ def _operand(s: Intrinsic, o: Operand, at: LaneScope) -> Operand:
     return Operand(o.name, o.buffer, tuple(affine.simplify(i, ranges) for i in indices), (1,))
 
 
+def _check_alone(s: Guard) -> None:
+    """Raise ScheduleError where lanes that have to reduce together do so under a condition of each."""
+    rows = next((x.buffer for x in walk(s.body) if isinstance(x, AllReduce)), None)
+    if rows is not None:
+        raise ScheduleError(
+            f"fragment {rows}: its rows end within a tile, but all lanes of a warp have to reduce them together; "
+            "let it have whole tiles of rows, and leave out the rest where results are stored"
+        )
+
+
 def _with_lanes(s: Stmt, lane: str, names: frozenset[str]) -> Stmt:
     """``s`` with a loop over the lanes around all that stands for one of them."""
 
@@ -386,6 +396,8 @@ def _with_lanes(s: Stmt, lane: str, names: frozenset[str]) -> Stmt:
     def go(x: Stmt) -> Stmt:
         if isinstance(x, AllReduce):  # it stands for all lanes
             return x
+        if isinstance(x, Guard) and lane in E.variables(x.cond):
+            _check_alone(x)
         if (own(x) and not isinstance(x, Alloc)) or whole(x):
             return Loop(lane, Const(LANES), x, "threadIdx.x")
         return with_body(x, go)

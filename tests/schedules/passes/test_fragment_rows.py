@@ -96,14 +96,14 @@ def test_a_gpu_keeps_scores_in_registers(arch: str) -> None:
 # -- a product whose rows are reduced ---------------------------------------------------------------
 
 
-def row_sums(op: str = "+") -> ComputeDAG:
-    """``r[i] = sum or maximum over j of a[i, k] * b[k, j]``."""
+def row_sums(op: str = "+", rows: int = 16, columns: int = 16) -> ComputeDAG:
+    """``r[i] = sum or maximum over j of a[i, k] * b[k, j]``, of the first ``rows`` and ``columns``."""
     a, b = te.placeholder((16, 16), "bfloat16", "a"), te.placeholder((16, 16), "bfloat16", "b")
-    k, j = te.reduce_axis(16, "k"), te.reduce_axis(16, "j")
+    k, j = te.reduce_axis(16, "k"), te.reduce_axis(columns, "j")
     c = te.compute((16, 16), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), "c")
     reduce = te.sum if op == "+" else te.max
-    r = te.compute((16,), lambda i: reduce(c[i, j], axis=j), "r")
-    return te.dag([a, b, te.compute((16, 16), lambda i, j: c[i, j] - r[i], "y")])
+    r = te.compute((rows,), lambda i: reduce(c[i, j], axis=j), "r")
+    return te.dag([a, b, te.compute((rows, 16), lambda i, j: c[i, j] - r[i], "y")])
 
 
 def scheduled(dag: ComputeDAG, reduced: bool = True) -> Schedule:
@@ -140,16 +140,16 @@ def scheduled(dag: ComputeDAG, reduced: bool = True) -> Schedule:
     return s
 
 
-@pytest.mark.parametrize("op", ["+", "max"])
-def test_rows_of_a_product_are_reduced(op: str) -> None:
-    dag = row_sums(op)
+@pytest.mark.parametrize(("op", "columns"), [("+", 16), ("max", 16), ("max", 13), ("+", 3)])
+def test_rows_of_a_product_are_reduced(op: str, columns: int) -> None:
+    dag = row_sums(op, columns=columns)
     p = lower_simt(scheduled(dag).nest)
     assert [(x.op, x.near) for x in reductions(p)] == [(op, 4)]
     a, b = data(dag)
     arrays = {"a": a, "b": b} | outputs(dag)
     run_grid(p, arrays)
     c = a.astype("f4") @ b.astype("f4")
-    r = c.sum(1) if op == "+" else c.max(1)
+    r = c[:, :columns].sum(1) if op == "+" else c[:, :columns].max(1)
     assert np.array_equal(arrays["y"], c - r[:, None])
 
 
@@ -158,6 +158,11 @@ def test_lanes_far_apart_reduce_no_columns() -> None:
     dag = column_sums()
     with pytest.raises(ScheduleError, match="block that reduces into r: lanes that are no neighbours"):
         lower_simt(scheduled(dag).nest)
+
+
+def test_lanes_without_a_row_reduce_none() -> None:
+    with pytest.raises(ScheduleError, match="fragment r: its rows end within a tile, but all lanes"):
+        lower_simt(scheduled(row_sums(rows=13)).nest)
 
 
 def column_sums() -> ComputeDAG:
