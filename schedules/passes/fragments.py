@@ -374,8 +374,8 @@ def _check_alone(s: Guard) -> None:
     rows = next((x.buffer for x in walk(s.body) if isinstance(x, AllReduce)), None)
     if rows is not None:
         raise ScheduleError(
-            f"fragment {rows}: its rows end within a tile, but all lanes of a warp have to reduce them together; "
-            "let it have whole tiles of rows, and leave out the rest where results are stored"
+            f"fragment {rows}: its rows end within a tile, but all lanes of a warp have to reduce them "
+            "together; let it have whole tiles of rows, and leave out the rest where results are stored"
         )
 
 
