@@ -399,6 +399,24 @@ def between(*stmts: Stmt, x: Buffer) -> tuple[GridProgram, Stmt]:
     return GridProgram((x, y), ("y",), (), (kernel,)), made
 
 
+def test_what_is_copied_is_not_overwritten_before_it_is_there() -> None:
+    """S = x; x = 0; y = S: a copy in the background may read x late."""
+    t, four = Var("t"), (Const(4),)
+    shared, x, y = Buffer("S", four, "float32", "shared"), *(Buffer(n, four, "float32") for n in "xy")
+
+    def each_thread(s: Stmt) -> Stmt:
+        return Loop("t", Const(4), s, "threadIdx.x")
+
+    body = seq(
+        each_thread(Store("S", (t,), Load("x", (t,), "float32"))),
+        each_thread(Store("x", (t,), Const(0.0, "float32"))),
+        each_thread(Store("y", (t,), Load("S", (t,), "float32"))),
+    )
+    found = walk(stages(Alloc(shared, body), {"S"}, (x, y), {}))
+    kinds = [type(s) if not isinstance(s, Store) else s.buffer for s in found]
+    assert [k for k in kinds if k in (Copy, Await, "x", "y")] == [Copy, Await, "x", "y"]
+
+
 def test_copies_between_other_statements_are_begun_ahead_with_the_first() -> None:
     k, t = Var("k"), Var("t")
     x = Buffer("x", (Const(6), Const(4)), "float32")
