@@ -55,6 +55,7 @@ from schedules.layouts import LANES
 
 Steps = list[tuple[int, Iterator[Stmt]]]  # threads that go on
 AFTER = Seq(())  # where the values of a reduction may be overwritten
+AFTER_WARP = Seq(())  # the same, of one that the lanes of a warp do by themselves
 LANDINGS = ("late", "early", "random")  # when copies in the background land
 Place = tuple[str, tuple[int, ...]]
 Who = tuple[tuple[int, ...], int]  # block, and thread in it
@@ -357,20 +358,22 @@ class GridRun:
                 stops.setdefault(number // LANES, []).append((number, steps, next(steps, None)))
             threads = []
             for warp in stops.values():
-                s = next((x for _, _, x in warp if isinstance(x, Intrinsic)), None)
+                s = next((x for _, _, x in warp if x is AFTER_WARP or _is_of_warp(x)), None)
                 if s is None:
                     out += warp
                     continue
                 away = [n for n, _, x in warp if x is not s]
                 if away or len(warp) < LANES:
                     who = f"thread {away[0]} is elsewhere" if away else f"its warp has {len(warp)} threads"
+                    what = s.instruction.name if isinstance(s, Intrinsic) else "a reduction of neighbours"
                     raise InterpError(
-                        f"{self.kernel.name}: {s.instruction.name} in block {list(at)}, which not all "
+                        f"{self.kernel.name}: {what} in block {list(at)}, which not all "
                         f"{LANES} lanes of a warp reach: {who}"
                     )
-                results = together(s.instruction, [self.given[n] for n in sorted(n for n, _, _ in warp)])
-                for n, _, _ in warp:
-                    self.given[n] = results[n % LANES]
+                if isinstance(s, Intrinsic):
+                    results = together(s.instruction, [self.given[n] for n in sorted(n for n, _, _ in warp)])
+                    for n, _, _ in warp:
+                        self.given[n] = results[n % LANES]
                 threads += [(n, steps) for n, steps, _ in warp]
         return out
 
@@ -428,7 +431,7 @@ class GridRun:
         match s:
             case AllReduce():
                 yield s
-                yield AFTER
+                yield AFTER_WARP if s.near else AFTER
             case Loop(var=v, extent=n, body=body) if _waits(body) and not bound_to(s, "threadIdx"):
                 for i in range(int(E.evaluate(n, env))):
                     env[v] = i
@@ -460,7 +463,12 @@ class GridRun:
         for x in range(first, first + s.near if s.near else s.extent):
             total = keep(E.NUMERIC[s.op](total, self.values[number // width, x]))
         self.code.place(s.buffer, s.indices)(env)(total)
-        yield AFTER
+        yield AFTER_WARP if s.near else AFTER
+
+
+def _is_of_warp(s: Stmt | None) -> bool:
+    """Whether the lanes of a warp do a statement together, without the other threads of their block."""
+    return isinstance(s, Intrinsic) or (isinstance(s, AllReduce) and s.near > 0)
 
 
 def _waits(s: Stmt) -> bool:

@@ -131,11 +131,11 @@ def _stmt(s: Stmt, at: LaneScope) -> Stmt:
         case Alloc(buffer=b):
             return Alloc(b, _stmt(s.body, at.with_local(b, at.split if b.scope == "local" else ())))
         case Loop() if not _uses(s, at):
-            return s if not at.split else substitute(s, {v: x.value for v, x in at.split.items()})
+            return substitute(s, at.values)
         case Loop() if bound_to(s, "threadIdx"):
             return replace(s, body=_stmt(s.body, replace(at, ranges=inside(s, at.ranges))))
         case Loop():
-            return _loop(s, at)
+            return _loop(replace(s, extent=_expr(s.extent, at)[0]), at)
         case Guard(cond=c, body=b, speculative=may):
             cond, lanes = _expr(c, at)
             if lanes:
@@ -151,7 +151,7 @@ def _stmt(s: Stmt, at: LaneScope) -> Stmt:
         used = [x.buffer for x in accesses(s) if x.buffer in at.held]
         if used:
             raise ScheduleError(f"fragment {used[0]}: {type(s).__name__} cannot use it; copy it out first")
-        return substitute(s, {v: x.value for v, x in at.split.items()})
+        return substitute(s, at.values)
     return with_body(s, lambda x: _stmt(x, at))
 
 
@@ -294,6 +294,12 @@ def _store(s: Store, at: LaneScope) -> Stmt:
         f = at.held[s.buffer]
         p = place(f, s.indices, at)
         _agree(lanes, p, f, s.indices)
+        if not lanes.keys() <= p.lanes.keys():
+            raise ScheduleError(
+                f"fragment {s.buffer}: several lanes have the same element, and each would compute it from "
+                "its own part of another; start a reduction with decompose_reduction and make its loops "
+                "the innermost, or compute it in shared memory"
+            )
         indices = p.indices
     else:
         indices = tuple(_expr(i, at)[0] for i in s.indices)
@@ -363,6 +369,16 @@ def _operand(s: Intrinsic, o: Operand, at: LaneScope) -> Operand:
     return Operand(o.name, o.buffer, tuple(affine.simplify(i, ranges) for i in indices), (1,))
 
 
+def _check_alone(s: Guard) -> None:
+    """Raise ScheduleError where lanes that have to reduce together do so under a condition of each."""
+    rows = next((x.buffer for x in walk(s.body) if isinstance(x, AllReduce)), None)
+    if rows is not None:
+        raise ScheduleError(
+            f"fragment {rows}: its rows end within a tile, but all lanes of a warp have to reduce them "
+            "together; let it have whole tiles of rows, and leave out the rest where results are stored"
+        )
+
+
 def _with_lanes(s: Stmt, lane: str, names: frozenset[str]) -> Stmt:
     """``s`` with a loop over the lanes around all that stands for one of them."""
 
@@ -380,6 +396,8 @@ def _with_lanes(s: Stmt, lane: str, names: frozenset[str]) -> Stmt:
     def go(x: Stmt) -> Stmt:
         if isinstance(x, AllReduce):  # it stands for all lanes
             return x
+        if isinstance(x, Guard) and lane in E.variables(x.cond):
+            _check_alone(x)
         if (own(x) and not isinstance(x, Alloc)) or whole(x):
             return Loop(lane, Const(LANES), x, "threadIdx.x")
         return with_body(x, go)

@@ -89,6 +89,11 @@ class LaneScope:
     ranges: Ranges = field(default_factory=dict)
     own: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
+    @property
+    def values(self) -> dict[str, Expr]:
+        """{variable of a loop that is split: its value}."""
+        return {v: x.value for v, x in self.split.items()}
+
     def with_local(self, b: Buffer, loops: Iterable[str]) -> LaneScope:
         """Inside of a local array that a lane has for each iteration of ``loops``."""
         own = {**self.own, b.name: frozenset(loops)}

@@ -34,8 +34,8 @@ class _Access:
 
 def privatize(s: Stmt, ranges: Ranges) -> Stmt:
     """``s`` with every local buffer outside of loops over threads made one thread's own, and every fragment
-    outside of loops over warps one warp's. ``ranges``: of the
-    variables around ``s``. Raises ScheduleError if a thread needs another's element."""
+    outside of loops over warps one warp's. ``ranges``: of the variables around ``s``.
+    Raises ScheduleError if a thread needs another's element."""
     inner = inside(s, ranges) if isinstance(s, Loop) else ranges
     s = with_body(s, lambda x: privatize(x, inner))
     if isinstance(s, Alloc) and s.buffer.scope in ("local", "fragment") and _holds_threads(s.body):

@@ -11,7 +11,7 @@ Version ``(k + n - 1) % n`` is the one that iteration ``k - 1`` read. So one bar
 wait, is enough: it shows all threads what the others copied, and tells that they have read the version
 before. Copies are begun n - 1 iterations before they are read.
 
-Everything else, and all with ``prefetch=1``, goes through registers, one iteration ahead:
+Everything else, and with ``prefetch=1`` alone all, goes through registers, one iteration ahead:
 ``R = G[0]; for k: {S = R}; {R = G[k + 1]}; {use S}``, as in SGEMM kernels since MAGMA's.
 """
 
@@ -82,19 +82,22 @@ def _folded(s: Loop) -> Loop:
 
 
 def _awaited(stmts: Sequence[Stmt], arrays: CopyArrays, ranges: Ranges) -> Stmt:
-    """Statements in order, those that copy in the background awaited before the first that uses a copy."""
+    """Statements in order, those that copy in the background awaited before the first that uses a copy, or
+    that overwrites what is copied."""
     out: list[Stmt] = []
     copied: set[str] = set()
+    sources: set[str] = set()
     for x in stmts:
         copies = begun(x, arrays, ranges)
-        if copied & buffers(x):
+        if copied & buffers(x) or sources & _written(x):
             out += [Signal(), Await(0)]
-            copied = set()
+            copied, sources = set(), set()
         if copies is None:
             out.append(_go(x, arrays, ranges))
         else:
             out.append(copies)
             copied |= _written(x)
+            sources |= _loaded(x)
     if copied:
         out += [Signal(), Await(0)]
     return seq(*out)
@@ -102,6 +105,10 @@ def _awaited(stmts: Sequence[Stmt], arrays: CopyArrays, ranges: Ranges) -> Stmt:
 
 def _written(s: Stmt) -> set[str]:
     return {n for x in walk(s) for n in written(x)}
+
+
+def _loaded(s: Stmt) -> set[str]:
+    return {y.buffer for x in walk(s) for y in loads(x)}
 
 
 @dataclass(frozen=True)
@@ -116,12 +123,14 @@ class _Phases:
 
 def _phases(s: Loop, shared: set[str], arrays: CopyArrays, ranges: Ranges) -> _Phases:
     changed = _written(s)
+    staged = dict(s.annotations).get("stages", 1) > 1
     found = _Phases([], [], [])
     before: set[str] = set()
     for x in in_order(allocations(s.body)[1]):
         # not what an iteration makes for a later one, nor where something else stands before
-        moves = not changed & {y.buffer for z in walk(x) for y in loads(z)} and not before & _written(x)
-        copies = begun(x, arrays, ranges) if moves and _written(x) <= shared else None
+        moves = not changed & _loaded(x) and not before & _written(x)
+        ahead = staged and moves and _written(x) <= shared
+        copies = begun(x, arrays, ranges) if ahead else None
         if copies is not None:
             found.background.append(copies)
         elif moves and not found.rest and (copy := _copy(x, shared)) is not None:

@@ -211,6 +211,7 @@ class _Beyond:
         return None
 
 
+@np.errstate(all="ignore")  # that of 0 may be infinite, or none
 def _folded(e: Expr) -> Expr | None:
     """The number that a function of a number is."""
     if isinstance(e, E.Call) and len(e.args) == 1 and isinstance(e.args[0], Const):

@@ -32,8 +32,9 @@ HINTS = {  # {hint: "what it is of: what it says"}
     "swizzle": "block: in rows of the shared buffer that it writes, chunks of 16 bytes change places within "
     "at most so many bytes, from row to row, against bank conflicts",
     "pad": "block: elements added to the rows of the shared buffer that it writes, against bank conflicts",
-    "load_cache": "block: on an NVIDIA GPU, which caches hold what it reads of global memory: 1: all; "
-    "2: that of all processors; 3: that one, which it leaves first; 0: as the compiler chooses",
+    "load_cache": "block: on an NVIDIA GPU, which caches hold the global arrays that it reads, wherever they "
+    "are read (the last hint of an array counts): 1: all; 2: that of all processors; 3: that one, which it "
+    "leaves first; 0: as the compiler chooses",
     "store_cache": "block: on an NVIDIA GPU, which caches hold what it writes to global memory, as of "
     "load_cache",
     "masked": "block whose terms go to places of their own: on a CPU, 1 computes a term that a condition "

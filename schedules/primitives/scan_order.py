@@ -22,9 +22,9 @@ _KEEP_ORDER = frozenset(
     {"split", "unroll", "partition", "set_scope", "skip_zeros", "fuse", "reorder_storage"}
 )
 # What these compute in the place of a block was not made for values that are carried on.
-_REPLACE = frozenset({"compute_at", "online", "unfold", "stage_factor", "widen", "pack"})
+_REPLACE = frozenset({"compute_at", "online", "online_rounded", "unfold", "stage_factor", "widen", "pack"})
 # Hints that let iterations overlap.
-_OVERLAP = frozenset({"software_pipeline", "double_buffer"})
+_OVERLAP = frozenset({"software_pipeline"})
 
 
 def scanned(dag: ComputeDAG) -> frozenset[str]:

@@ -13,11 +13,12 @@ from schedules.primitives.base import Primitive, require_intermediate, scope_in_
 
 @dataclass(frozen=True)
 class SetScope(Primitive[None]):
-    """Put an intermediate buffer into ``scope``: "global", "shared" (by the threads of a block) or "local"
-    (registers of one thread).
+    """Put an intermediate buffer into ``scope``: "global", "shared" (by the threads of a block), "local"
+    (registers of one thread) or "fragment" (registers of the threads of a warp together).
 
     Legal for any buffer that is no argument. Lowering finds out whether threads use only their own elements
-    of a local buffer. Cost: registers and shared memory limit how many blocks run at a time.
+    of a local buffer, and warps of a fragment. Cost: registers and shared memory limit how many blocks run at
+    a time.
 
     >>> s.set_scope("y", "shared")
     """

@@ -11,8 +11,10 @@ from warp_attention import AttentionTiles, by_warps
 from autotune.codegen.simt import cuda, emulator, nvrtc
 from schedules import ops, te
 from schedules.errors import ScheduleError
-from schedules.ir import AllReduce, interp, walk
-from schedules.ir.grid import GridProgram
+from schedules.expr import Const, Load, Var
+from schedules.ir import Alloc, AllReduce, Barrier, Buffer, Loop, Stmt, Store, interp, seq, walk
+from schedules.ir.grid import GridKernel, GridProgram
+from schedules.ir.interp import InterpError
 from schedules.ir.interp_grid import run_grid
 from schedules.passes.simt import lower_simt
 from schedules.schedule import Schedule
@@ -94,17 +96,17 @@ def test_a_gpu_keeps_scores_in_registers(arch: str) -> None:
 # -- a product whose rows are reduced ---------------------------------------------------------------
 
 
-def row_sums(op: str = "+") -> ComputeDAG:
-    """``r[i] = sum or maximum over j of a[i, k] * b[k, j]``."""
+def row_sums(op: str = "+", rows: int = 16, columns: int = 16) -> ComputeDAG:
+    """``r[i] = sum or maximum over j of a[i, k] * b[k, j]``, of the first ``rows`` and ``columns``."""
     a, b = te.placeholder((16, 16), "bfloat16", "a"), te.placeholder((16, 16), "bfloat16", "b")
-    k, j = te.reduce_axis(16, "k"), te.reduce_axis(16, "j")
+    k, j = te.reduce_axis(16, "k"), te.reduce_axis(columns, "j")
     c = te.compute((16, 16), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), "c")
     reduce = te.sum if op == "+" else te.max
-    r = te.compute((16,), lambda i: reduce(c[i, j], axis=j), "r")
-    return te.dag([a, b, te.compute((16, 16), lambda i, j: c[i, j] - r[i], "y")])
+    r = te.compute((rows,), lambda i: reduce(c[i, j], axis=j), "r")
+    return te.dag([a, b, te.compute((rows, 16), lambda i, j: c[i, j] - r[i], "y")])
 
 
-def scheduled(dag: ComputeDAG) -> Schedule:
+def scheduled(dag: ComputeDAG, reduced: bool = True) -> Schedule:
     """One warp, which has all of the product and its reduced rows in fragments."""
     s = Schedule(dag)
     i, j = s.loops("y")
@@ -115,10 +117,11 @@ def scheduled(dag: ComputeDAG) -> Schedule:
     for b in ("r", "c"):
         s.set_scope(b, "fragment")
         s.compute_at(b, one)
-    i, j = (x for x in s.loops("r") if x != one)
+    i = s.loops("r")[1]
     warp, i = s.split(i, [1, None])
     s.bind(warp, "threadIdx.y")
-    s.decompose_reduction("r", warp)
+    if reduced:
+        s.decompose_reduction("r", warp)
     for x in "ab":
         s.cache_read("c", x, "shared")
         s.cache_read("c", f"{x}_shared", "fragment")
@@ -137,16 +140,16 @@ def scheduled(dag: ComputeDAG) -> Schedule:
     return s
 
 
-@pytest.mark.parametrize("op", ["+", "max"])
-def test_rows_of_a_product_are_reduced(op: str) -> None:
-    dag = row_sums(op)
+@pytest.mark.parametrize(("op", "columns"), [("+", 16), ("max", 16), ("max", 13), ("+", 3)])
+def test_rows_of_a_product_are_reduced(op: str, columns: int) -> None:
+    dag = row_sums(op, columns=columns)
     p = lower_simt(scheduled(dag).nest)
     assert [(x.op, x.near) for x in reductions(p)] == [(op, 4)]
     a, b = data(dag)
     arrays = {"a": a, "b": b} | outputs(dag)
     run_grid(p, arrays)
     c = a.astype("f4") @ b.astype("f4")
-    r = c.sum(1) if op == "+" else c.max(1)
+    r = c[:, :columns].sum(1) if op == "+" else c[:, :columns].max(1)
     assert np.array_equal(arrays["y"], c - r[:, None])
 
 
@@ -157,6 +160,11 @@ def test_lanes_far_apart_reduce_no_columns() -> None:
         lower_simt(scheduled(dag).nest)
 
 
+def test_lanes_without_a_row_reduce_none() -> None:
+    with pytest.raises(ScheduleError, match="fragment r: its rows end within a tile, but all lanes"):
+        lower_simt(scheduled(row_sums(rows=13)).nest)
+
+
 def column_sums() -> ComputeDAG:
     """``r[j] = sum over i of c[i, j]``."""
     a, b = te.placeholder((16, 16), "bfloat16", "a"), te.placeholder((16, 16), "bfloat16", "b")
@@ -164,3 +172,51 @@ def column_sums() -> ComputeDAG:
     c = te.compute((16, 16), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), "c")
     r = te.compute((16,), lambda j: te.sum(c[t, j], axis=t), "r")
     return te.dag([a, b, te.compute((16, 16), lambda i, j: c[i, j] - r[j], "y")])
+
+
+def test_neighbours_wait_for_no_other_warp() -> None:
+    """What one warp writes and another reads needs a barrier, also where both reduce rows in between."""
+    at = Var("w") * 32 + Var("t")
+    r, shared = Buffer("r", (), "float32", "local"), Buffer("s", (Const(64),), "float32", "shared")
+    x, y = (Buffer(n, (Const(64),), "float32") for n in "xy")
+
+    def by_all(s: Stmt) -> Stmt:
+        return Loop("w", Const(2), Loop("t", Const(32), s, "threadIdx.x"), "threadIdx.y")
+
+    one = Const(1.0, "float32")
+    steps = [
+        by_all(seq(Store("s", (at,), Load("x", (at,), "float32")), Store("r", (), one))),
+        Loop("w", Const(2), AllReduce("r", (), "+", one, "n", 32, 4), "threadIdx.y"),
+        by_all(Store("y", (at,), Load("s", (at * -1 + 63,), "float32") * Load("r", (), "float32"))),
+    ]
+    for barrier in ([], [Barrier()]):
+        body = Alloc(shared, Alloc(r, seq(*steps[:2], *barrier, steps[2])))
+        kernel = GridKernel("k", (x, y), frozenset("y"), (1, 1, 1), (32, 2, 1), (), body)
+        arrays = {"x": np.arange(64, dtype="f4"), "y": np.zeros(64, "f4")}
+        p = GridProgram((x, y), ("y",), (), (kernel,))
+        if barrier:
+            run_grid(p, arrays)
+            assert np.array_equal(arrays["y"], 5 * np.arange(64)[::-1])
+        else:
+            with pytest.raises(InterpError, match="race on s"):
+                run_grid(p, arrays)
+
+
+def with_rows(swapped: bool) -> Schedule:
+    """Reduced rows of which each lane would have a part of its own: columns are the outer loop
+    (``swapped``), or one column is read."""
+    a, b = te.placeholder((16, 16), "bfloat16", "a"), te.placeholder((16, 16), "bfloat16", "b")
+    k, j = te.reduce_axis(16, "k"), te.reduce_axis(16, "j")
+    c = te.compute((16, 16), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), "c")
+    row = (lambda i: te.max(c[i, j], axis=j)) if swapped else (lambda i: c[i, 0] * 2)
+    r = te.compute((16,), row, "r")
+    s = scheduled(te.dag([a, b, te.compute((16, 16), lambda i, j: c[i, j] - r[i], "y")]), swapped)
+    if swapped:
+        s.reorder(*s.loops("r")[:1:-1])
+    return s
+
+
+@pytest.mark.parametrize("swapped", [True, False])
+def test_lanes_keep_no_parts_of_a_row_of_their_own(swapped: bool) -> None:
+    with pytest.raises(ScheduleError, match="fragment r: several lanes have the same element.*innermost"):
+        lower_simt(with_rows(swapped).nest)

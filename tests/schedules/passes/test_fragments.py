@@ -198,6 +198,31 @@ def test_fragments_are_read_from_anywhere() -> None:
     assert scopes(p) == {"local"}
 
 
+@pytest.mark.parametrize(("rows", "size"), [(16, 121), (32, 249)])
+def test_a_loop_ends_where_one_that_lanes_share_says(rows: int, size: int) -> None:
+    """Elements of a product in a row, of which the last row has but some: ``j < min(8, size - 8 * i)``."""
+    a, b = te.placeholder((rows, 16), "float16", "a"), te.placeholder((16, 8), "float16", "b")
+    r = te.reduce_axis(16, "r")
+    c = te.compute((rows, 8), lambda i, j: te.sum(a[i, r] * b[r, j], axis=r), "c")
+    s = Schedule(te.dag([a, b, te.compute((size,), lambda t: c[t // 8, t % 8] * 2, "y")]))
+    s.set_scope("c", "fragment")
+    for x in "ab":
+        s.cache_read("c", x, "fragment")
+    block, t = s.split(s.loops("y")[0], [1, None])
+    s.split(t, [None, 8])
+    s.bind(block, "blockIdx.x")
+    for x in ("c", "a_fragment", "b_fragment"):
+        s.compute_at(x, block)
+    around, i = s.split(s.loops("c")[1], [None, 16])
+    s.decompose_reduction("c", around)
+    s.tensorize(i, F16)
+    rng = np.random.default_rng(0)
+    x, y = (rng.integers(-3, 4, n).astype(np.float16) for n in ((rows, 16), (16, 8)))
+    arrays = {"a": x, "b": y, "y": np.zeros(size, np.float32)}
+    run_grid(lower_simt(s.nest), arrays)
+    assert (arrays["y"] == 2 * (x.astype("f4") @ y.astype("f4")).ravel()[:size]).all()
+
+
 def test_rows_begin_where_lanes_can_read_them() -> None:
     s = WarpCase(F16, SMALL.loads, size=(16, 16, 32), warps=(1, 1), depth=32).schedule()
     s.annotate("a_shared", "pad", 4)

@@ -256,6 +256,17 @@ def test_what_is_narrower_than_a_copy_goes_through_registers(dtype: str) -> None
     right(p, s)
 
 
+@pytest.mark.parametrize("n", [1, 3])
+def test_loads_an_iteration_ahead_need_no_second_version(n: int) -> None:
+    """With ``prefetch`` alone copies go through registers, as estimates of shared memory count them."""
+    s = staged_product(SHAPE, n, TINY)
+    (step,) = (x.var for x in walk(s.nest.body) if isinstance(x, Loop) and ("stages", n) in x.annotations)
+    s.annotate(step, "prefetch", 1)
+    p = lower_simt(s.nest)
+    assert bool(copies(p)) == (n > 1) and len(shared(p)["A_shared"].shape) == 2 + (n > 1)
+    right(p, s)
+
+
 def test_what_is_computed_on_the_way_goes_through_registers() -> None:
     a, b = (te.placeholder((8, 8), "float32", name=n) for n in "AB")
     k = te.reduce_axis(8, name="k")
@@ -386,6 +397,24 @@ def between(*stmts: Stmt, x: Buffer) -> tuple[GridProgram, Stmt]:
     made = barriers(stages(loop, {"r", "s"}, (x, y), {}), frozenset())  # each has its own of y
     kernel = GridKernel("k", (x, y), frozenset({"y"}), (1, 1, 1), (4, 1, 1), (), made)
     return GridProgram((x, y), ("y",), (), (kernel,)), made
+
+
+def test_what_is_copied_is_not_overwritten_before_it_is_there() -> None:
+    """S = x; x = 0; y = S: a copy in the background may read x late."""
+    t, four = Var("t"), (Const(4),)
+    shared, x, y = Buffer("S", four, "float32", "shared"), *(Buffer(n, four, "float32") for n in "xy")
+
+    def each_thread(s: Stmt) -> Stmt:
+        return Loop("t", Const(4), s, "threadIdx.x")
+
+    body = seq(
+        each_thread(Store("S", (t,), Load("x", (t,), "float32"))),
+        each_thread(Store("x", (t,), Const(0.0, "float32"))),
+        each_thread(Store("y", (t,), Load("S", (t,), "float32"))),
+    )
+    found = walk(stages(Alloc(shared, body), {"S"}, (x, y), {}))
+    kinds = [type(s) if not isinstance(s, Store) else s.buffer for s in found]
+    assert [k for k in kinds if k in (Copy, Await, "x", "y")] == [Copy, Await, "x", "y"]
 
 
 def test_copies_between_other_statements_are_begun_ahead_with_the_first() -> None:

@@ -12,10 +12,11 @@ from helpers import check_compiled, check_interpreted, expected, host, inputs, s
 from random_scans import random_scan
 from random_schedules import minimise, random_schedule
 
-from schedules import te
+from schedules import primitives, te
 from schedules.errors import ScheduleError
 from schedules.ir import carried
 from schedules.passes import fold_storage
+from schedules.primitives import scan_order
 from schedules.schedule import Schedule
 
 
@@ -220,3 +221,13 @@ def test_numbers_of_evaluation_are_those_of_the_loop() -> None:
         row = data[0][t] - row
         want[t] = row
     assert np.array_equal(te.evaluate(te.dag(recurrence()), data)[0], want)
+
+
+def test_what_a_primitive_may_not_do_to_a_scan_its_variants_may_not() -> None:
+    """Lists of primitives are of names, which a subclass does not inherit."""
+    for names in (scan_order._KEEP_ORDER, scan_order._REPLACE):
+        own = [
+            c for c in vars(primitives).values() if isinstance(c, type) and getattr(c, "name", "") in names
+        ]
+        variants = {x.name for c in own for x in c.__subclasses__()}
+        assert own and variants <= names
