@@ -112,7 +112,7 @@ def _kernel(nest: Nest, s: Stmt) -> KernelFacts:
     inside = {b.name for b in blocks(s)}
     shared: Expr = Const(0)
     local: Expr = Const(0)
-    fragments: Expr = Const(0)
+    fragments: dict[str, Expr] = {}
     arrays: Expr = Const(0)
     parts: Expr = Const(0)
     wave: Expr = Const(0)
@@ -133,11 +133,21 @@ def _kernel(nest: Nest, s: Stmt) -> KernelFacts:
         elif buffer.scope == "local":
             local = local + _own(s, made[0]) * item
         elif buffer.scope == "fragment":
-            fragments = fragments + E.ceildiv(_held(nest, s, made[0]) * item, Const(WARP))
+            fragments[buffer.name] = E.ceildiv(_held(nest, s, made[0]) * item, Const(WARP))
     work = tuple(_work(s, b, nest) for b in blocks(s))
     return KernelFacts(
-        arrays, parts, wave, grid, _min_blocks(s), tuple(threads.values()), shared, local, fragments, work
-    )
+        arrays, parts, wave, grid, _min_blocks(s), tuple(threads.values()), shared, local,
+        _most_at_a_time(s, fragments), work,
+    )  # fmt: skip
+
+
+def _most_at_a_time(s: Stmt, sizes: Mapping[str, Expr]) -> Expr:
+    """The largest sum of the ``sizes`` of buffers that live at a time: from the first block that uses one to
+    the last."""
+    used = [sizes.keys() & ({w.buffer for w in b.writes} | {x.buffer for x in reads(b)}) for b in blocks(s)]
+    live = {frozenset(x | (set().union(*used[:n]) & set().union(*used[n:]))) for n, x in enumerate(used)}
+    sums = [sum((sizes[k] for k in sizes if k in x), Const(0)) for x in live if not any(x < y for y in live)]
+    return functools.reduce(E.maximum, sorted(sums, key=E.show))
 
 
 def _min_blocks(s: Stmt) -> Expr:
