@@ -81,7 +81,9 @@ OPERATORS = {
 }
 # Functions that have a slope, and operations on two elements.
 SLOPES = {name for name, row in FUNCTIONS.items() if row.slope is not None}
-UNARY = {f: lambda a, b, f=f: getattr(te, f)(a) for f in FUNCTIONS if f in SLOPES and FUNCTIONS[f].arity == 1}
+# Rounds as a cast does, whose slope is that of what it rounds, and not that of its steps.
+ROUNDS = {"tf32"}
+UNARY = {f: lambda a, b, f=f: getattr(te, f)(a) for f in sorted(SLOPES - ROUNDS) if FUNCTIONS[f].arity == 1}
 OPERATIONS = UNARY | {
     **{f: lambda a, b, f=f: getattr(te, f)(a * 0.5 - b * 0.4) for f in ("asin", "acos", "atanh")},
     "acosh": lambda a, b: te.acosh(a + b + 0.5),

@@ -28,7 +28,7 @@ from schedules.primitives.fuse import Fuse
 from schedules.primitives.inline import Inline
 from schedules.primitives.merge_axes import MergeAxes
 from schedules.primitives.merge_dims import MergeDims
-from schedules.primitives.online import Online
+from schedules.primitives.online import Online, OnlineRounded
 from schedules.primitives.pack import Pack
 from schedules.primitives.parallel import Parallel
 from schedules.primitives.partition import Partition
@@ -211,6 +211,12 @@ def _online(s: Schedule, rng: Random) -> Primitive:
     return Online(top, tuple(sums), rng.choice(FACTORS))
 
 
+def _online_rounded(s: Schedule, rng: Random) -> Primitive:
+    p = _online(s, rng)
+    assert isinstance(p, Online)
+    return OnlineRounded(p.block, p.sums, p.size)
+
+
 def _annotate(s: Schedule, rng: Random) -> Primitive:
     if rng.random() < 0.5:
         return Annotate(_loop(s, rng), "chunk", rng.choice((1, 2, 3)))
@@ -258,6 +264,7 @@ CHOICES: dict[str, Callable[[Schedule, Random], Primitive]] = {
     "merge_axes": _merge_axes,
     "merge_dims": _merge_dims,
     "online": _online,
+    "online_rounded": _online_rounded,
     "pack": _pack,
     "parallel": lambda s, rng: Parallel(_loop(s, rng)),
     "partition": lambda s, rng: Partition(_loop(s, rng)),

@@ -195,6 +195,7 @@ def test_special_values(jit: llvm.LLJIT, fn: str, dtype: str, lanes: int) -> Non
         "expm1": [inf, -1.0, nan, 0.0, -0.0, None, inf, -1.0],
         "exp2": [inf, 0.0, nan, 1.0, 1.0, 0.5, inf, 0.0],
         "floor": whole, "ceil": whole, "round": whole, "trunc": whole,
+        "tf32": [inf, -inf, nan, 0.0, -0.0, -1.0, None, None],
         "asin": [nan, nan, nan, 0.0, -0.0, None, nan, nan],
         "acos": [nan, nan, nan, None, None, None, nan, nan],
         "atan": [None, None, nan, 0.0, -0.0, None, None, None],

@@ -11,6 +11,7 @@ from children import ROOT, python_path
 from gradient_cases import (
     OPERATIONS,
     OPERATORS,
+    ROUNDS,
     SLOPES,
     attention,
     check,
@@ -60,6 +61,15 @@ def test_operations(name) -> None:
     rng = np.random.default_rng(0)
     values = {t: rng.uniform(0.3, 1.9, (4, 5)) for t in (a, b)}
     check([a, b, y], [t for t in (a, b) if t in te.inputs(y)], values)
+
+
+@pytest.mark.parametrize("name", sorted(ROUNDS))
+def test_rounding_hands_on_what_it_is_given(name) -> None:
+    x, dy = x_of(4), te.placeholder((4,), "float64", "dy")
+    y = te.compute((4,), lambda i: getattr(te, name)(x[i]) * 3.0, "y")
+    given = np.array([1.1, -2.3, 0.7, 5.9])
+    (got,) = evaluated(te.gradient(y, [x], dy), {x: given, dy: given})
+    np.testing.assert_array_equal(got, 3.0 * given)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from schedules.space.rules.alike import schedule_alike
 from schedules.space.rules.cpu.groups import reductions_behind
 from schedules.space.rules.cpu.rows import row_rank
 from schedules.space.rules.cpu.scan_tiles import scan_groups
-from schedules.space.rules.gpu.attention import schedule_short_attention, short_attention
+from schedules.space.rules.gpu.chained_products import chained_products, schedule_chained_products
 from schedules.space.rules.gpu.channels_last import channels_last
 from schedules.space.rules.gpu.maps import schedule_map
 from schedules.space.rules.gpu.matrix_units import (
@@ -80,8 +80,8 @@ def _schedule(d: SketchBuilder, name: str) -> None:
         schedule_rows(d, d.s.cache_write(name, "local"), len(spatial(b)))
     elif b.reducer is not None:
         _tile(d, name, d.s.cache_write(name, "local"))
-    elif (short := short_attention(d, name)) and d.choose(f"{name}.by", ("warps", "")):
-        schedule_short_attention(d, name, short)
+    elif (chain := chained_products(d, name)) and d.choose(f"{name}.by", ("warps", "")):
+        schedule_chained_products(d, name, chain)
     else:
         tiled, rows = reductions_behind(d, b)
         if tiled is not None:

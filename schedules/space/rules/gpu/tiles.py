@@ -107,7 +107,8 @@ def schedule_tiles(d: SketchBuilder, producer: str, consumer: str) -> None:
     where = _accumulate(d, producer, block, cuts, axes, share, warps)
     if share:
         if _in_background(d):
-            d.s.annotate(where, "stages", d.choice(f"{producer}.stages", STAGES))
+            once = all(extent(x) == 1 for x in serial_to(d, producer, where))
+            d.s.annotate(where, "stages", d.choice(f"{producer}.stages", STAGES[:1] if once else STAGES))
         else:
             d.s.annotate(where, "prefetch", d.choice(f"{producer}.prefetch", (0, 1)))
         for k, read in enumerate(shared, 1):
@@ -191,6 +192,12 @@ def _operands_to_share(p: Block) -> list[Load]:
     anywhere = {x.buffer for x in reads(p) if is_gathered(x)}
     shared = dict.fromkeys(x for x in operands(p) if x.indices and x.buffer not in anywhere)
     return sorted(shared, key=lambda x: x.buffer)
+
+
+def serial_to(d: SketchBuilder, name: str, where: str) -> list[Loop]:
+    """The serial loops around a block from the outermost to loop ``where``."""
+    loops = d.loops(name)
+    return [x for x in loops[: 1 + [x.var for x in loops].index(where)] if x.kind == "serial"]
 
 
 def _accumulate(

@@ -1,4 +1,5 @@
-"""Rule for attention over short rows on matrix units: one kernel, whose scores stay in registers of warps.
+"""Rule for two products with operations of rows between them on matrix units: one kernel, in which what is
+between stays in registers of warps. Attention over short rows is such.
 
 A warp has 16 rows of the scores, whole, as the sums of its instructions. So the maximum and the sum of a row
 are those of 4 neighbouring lanes, and the weights lie as the instruction of the second product takes them.
@@ -37,7 +38,7 @@ WARPS = 8
 
 
 @dataclass(frozen=True)
-class ShortAttention:
+class ChainedProducts:
     """``scores``: the first product, ``weights``: what is made of each score, ``mixed``: the second product.
     ``rows``: stages with one number for each row, in order."""
 
@@ -48,8 +49,8 @@ class ShortAttention:
     rows: tuple[str, ...]
 
 
-def short_attention(d: SketchBuilder, name: str) -> ShortAttention | None:
-    """How what block ``name`` stores is attention; None if it is none, or rows are long or odd."""
+def chained_products(d: SketchBuilder, name: str) -> ChainedProducts | None:
+    """How what block ``name`` stores is two products; None if it is not, or rows are long or odd."""
     y = d.block(name)
     mixed, _ = reductions_behind(d, y)
     second = next(iter(matrix_products(d, mixed.name, name).values()), None) if mixed is not None else None
@@ -71,7 +72,7 @@ def short_attention(d: SketchBuilder, name: str) -> ShortAttention | None:
     if first is None:
         return None
     rows = _rows(d, name, (dots[0].name, weights.name, mixed.name))
-    found = ShortAttention(first, weights.name, second, (dots[0].name, mixed.name), rows or ())
+    found = ChainedProducts(first, weights.name, second, (dots[0].name, mixed.name), rows or ())
     return found if rows and _fits(d, found, y) else None
 
 
@@ -90,7 +91,7 @@ def _rows(d: SketchBuilder, name: str, others: tuple[str, ...]) -> tuple[str, ..
     return tuple(b for b in d.s.blocks() if b in inside - {name, *others})
 
 
-def _fits(d: SketchBuilder, x: ShortAttention, y: Block) -> bool:
+def _fits(d: SketchBuilder, x: ChainedProducts, y: Block) -> bool:
     first, weights, second = (d.block(n) for n in (x.names[0], x.weights, x.names[1]))
     n, m, axes = extents(first), extents(second), spatial(y)
     shape = [extents(y)[v] for v in axes[:-1]]
@@ -107,7 +108,7 @@ def _fits(d: SketchBuilder, x: ShortAttention, y: Block) -> bool:
     return alike and short and own and not turned and whole
 
 
-def _reads_own_rows(d: SketchBuilder, b: Block, x: ShortAttention, rank: int) -> bool:
+def _reads_own_rows(d: SketchBuilder, b: Block, x: ChainedProducts, rank: int) -> bool:
     """Whether a stage reads, of what warps keep, the rows that it makes: its first ``rank`` axes."""
     kept = {w.buffer for n in (*x.names, x.weights, *x.rows) for w in d.block(n).writes}
     rows = tuple(map(Var, spatial(b)[:rank]))
@@ -118,7 +119,7 @@ def _reads_own_rows(d: SketchBuilder, b: Block, x: ShortAttention, rank: int) ->
     )
 
 
-def schedule_short_attention(d: SketchBuilder, name: str, x: ShortAttention) -> None:
+def schedule_chained_products(d: SketchBuilder, name: str, x: ChainedProducts) -> None:
     """Make block ``name`` and all behind it in one kernel, whose warps have 16 rows each."""
     y, (dot, mixed) = d.block(name), x.names
     n = extents(y)[spatial(y)[-2]]
