@@ -61,6 +61,9 @@ VALUES: dict[str, Sequence[int]] = {
     "nontemporal": range(3),
 }
 
+# Hints that are refused where they would say nothing. Old traces may have others in wrong places.
+HELD = frozenset({"stages", "async", "swizzle", "load_cache", "store_cache"})
+
 
 def values(hint: str) -> str:
     """The values of a hint in words."""
@@ -97,6 +100,10 @@ class Annotate(Primitive[None]):
         if isinstance(self.value, int) and self.value not in VALUES[self.key]:
             raise self.refused(f"{self.key} is {values(self.key)}, not {self.value}")
         loop = None if self.where in block_names(nest) else find_loop(nest, self.where)
+        of_loop = HINTS[self.key].startswith("loop")
+        if self.key in HELD and of_loop != (loop is not None):
+            right, wrong = ("loop", "block") if of_loop else ("block", "loop")
+            raise self.refused(f"{self.key} is of a {right}, and {self.where} is a {wrong}; name a {right}")
         if self.key == "min_blocks" and (loop is None or not bound_to(loop, "blockIdx")):
             raise self.refused("min_blocks needs a loop that is bound to blockIdx")
 

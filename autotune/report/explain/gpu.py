@@ -12,8 +12,11 @@ from autotune.backends.building.cross_compile import compile_for
 from autotune.codegen.simt import sass
 from autotune.results.explanation import Row, Section
 from schedules.errors import AutotuneError
-from schedules.ir import Nest
+from schedules.gpu_architectures import features
+from schedules.ir import Copy, Intrinsic, Loop, Nest, walk
+from schedules.ir.grid import GridKernel
 from schedules.model import Target
+from schedules.passes.simt import lower_simt
 from schedules.schedule import Schedule
 from schedules.space.estimate.gpu.facts import KernelFacts, analyse
 from schedules.space.estimate.gpu.features import measure
@@ -25,11 +28,35 @@ from schedules.units import percent, seconds, size
 
 def sections(schedule: Schedule, target: Target) -> list[Section]:
     """A section for each kernel."""
-    rates, told = GpuRates.of(target), compiled(schedule, target)
+    rates, told, lowered = GpuRates.of(target), compiled(schedule, target), _lowered(schedule, target)
     return [
-        Section(f"Kernel {n}", (*_kernel(k, rates), *_compiled(told.get(f"kernel{n}"))))
+        Section(
+            f"Kernel {n}",
+            (*_kernel(k, rates), *_by_warps(lowered.get(f"kernel{n}")), *_compiled(told.get(f"kernel{n}"))),
+        )
         for n, k in enumerate(analyse(schedule.nest))
     ]
+
+
+def _lowered(schedule: Schedule, target: Target) -> Mapping[str, GridKernel]:
+    """The kernels that a GPU runs; none of a schedule that is not finished."""
+    try:
+        return {k.name: k for k in lower_simt(schedule.nest, features(target)).kernels}
+    except AutotuneError:
+        return {}
+
+
+def _by_warps(kernel: GridKernel | None) -> tuple[Row, ...]:
+    """What a kernel does by instructions of whole warps, and in the background."""
+    every = walk(kernel.body) if kernel is not None else []
+    found = sorted({x.instruction.name for x in every if isinstance(x, Intrinsic)})
+    rows = [Row("matrix units", ", ".join(found), "definition")] if found else []
+    if any(isinstance(x, Copy) for x in every):
+        stages = max(dict(x.annotations).get("stages", 1) for x in every if isinstance(x, Loop))
+        ahead = f"begun {stages - 1} iterations ahead" if stages > 1 else "awaited before they are read"
+        words = f"to shared memory in the background, {ahead}"
+        rows.append(Row("copies", words, "definition", {"stages": stages}))
+    return tuple(rows)
 
 
 def compiled(schedule: Schedule, target: Target) -> Mapping[str, Mapping[str, int]]:

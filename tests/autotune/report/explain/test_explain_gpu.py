@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from said import said
+from warp_products import WarpTiles, by_warps
 
 import autotune as at
 from autotune import backends
 from autotune.report.explain.warps import MOST
 from schedules import ops, te
+from schedules.errors import ScheduleError
 from schedules.schedule import Schedule
 
 TARGETS = ("cuda-emulator", "h100")
@@ -86,3 +90,28 @@ def test_tiles_that_are_too_large_are_not_counted() -> None:
     e = at.explain(s)
     assert e.number("problem", "points") == 512**3
     assert f"too many to be interpreted (at most {MOST:,})" in said(e) and "[counter]" not in said(e)
+
+
+@pytest.mark.slow
+def test_matrix_units_and_copies_in_the_background_are_told() -> None:
+    dag = ops.workload("matmul", {"m": 64, "n": 64, "k": 128}, "float16").dag
+    s = by_warps(dag, WarpTiles(32, 32, 2, 2, 32, 3, 1))
+    e = at.explain(Schedule.replay(dag, s.trace, backends.parse("a100")))
+    units = "ldmatrix_float16_a, ldmatrix_float16_b_trans, mma_m16n8k16_float32_float16"
+    assert f"matrix units {units}" in said(e)
+    assert "in the background, begun 2 iterations ahead" in said(e) and e.number("copies", "stages") == 3
+    before = said(at.explain(product("h100", 1)))
+    assert "matrix units" not in before and "in the background" not in before
+
+
+def test_a_hint_of_a_block_is_none_of_a_loop() -> None:
+    s = product("h100", 0)
+    loop = s.loops("c")[0]
+    for name, where, text in (
+        ("async", loop, f"async is of a block, and {loop} is a loop; name a block"),
+        ("swizzle", loop, f"swizzle is of a block, and {loop} is a loop; name a block"),
+        ("stages", "a_shared", "stages is of a loop, and a_shared is a block; name a loop"),
+        ("load_cache", loop, f"load_cache is of a block, and {loop} is a loop; name a block"),
+    ):
+        with pytest.raises(ScheduleError, match=re.escape(text)):
+            s.annotate(where, name, 1 if name != "swizzle" else 32)
