@@ -201,3 +201,22 @@ def test_what_is_rounded_to_tf32_is_done_by_matrix_units() -> None:
             z = np.full((37, 40), np.nan, "float32")
             assert emulator.run(emulator.build(p), p, [x, y, z], 0, order=order) is None
             np.testing.assert_array_equal(z, x @ y)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("p", [4, 13, 16, 30])
+def test_a_window_read_backwards_is_offered_where_tiles_of_it_are_whole(p: int) -> None:
+    """Whole tiles of ``p`` read rows that the window adds: a copy that is filled up to its own tiles may not
+    have them. No candidate fails."""
+    a, b = te.placeholder((p + 2, 32), "float16", "a"), te.placeholder((3, 32, 24), "float16", "b")
+    s, r = te.reduce_axis(3, "s"), te.reduce_axis(32, "r")
+    wide = lambda x: te.cast(x, "float32")  # noqa: E731
+    y = te.compute((p, 24), lambda i, o: te.sum(wide(a[i + s, r]) * wide(b[2 - s, r, o]), axis=(s, r)), "y")
+    w = Workload(te.dag([a, b, y]))
+    found, rng = derive(w.dag, A100), np.random.default_rng(0)
+    offered = [n for n, x in enumerate(found.sketches) if "mma" in x and "window" not in x]
+    assert bool(offered) == (p == 16), found.sketches
+    for n in offered:
+        rows = found.sample(n, 60, rng)
+        for row in rows[found.valid(n, rows)][:6]:
+            lower_simt(Schedule.replay(w.dag, found.trace(n, row), A100).nest)

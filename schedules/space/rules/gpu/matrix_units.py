@@ -22,7 +22,7 @@ from schedules.dtypes import DTYPES
 from schedules.expr import Const, Expr, Hole, Load, Var
 from schedules.instructions import INSTRUCTIONS, Instruction
 from schedules.instructions.match import Fit, fits
-from schedules.ir import Block
+from schedules.ir import Block, const
 from schedules.ir.nest import axis_ranges, behind, vars_bound
 from schedules.primitives.base import as_expr
 from schedules.space.estimate.gpu.rates import WARP
@@ -58,11 +58,21 @@ MOST_WASTE = 4.0
 class ProductOperand:
     """An operand of a product. ``dims``: {axis of the block: dimension of what it reads, which is that axis}
     for the two axes of a tile. ``load``: the instruction that makes a fragment of a tile in shared memory;
-    None: lanes read their elements one by one."""
+    None: lanes read their elements one by one. ``windows``: {axis: (elements of its dimension, elements that
+    the rest of an index adds at most)} where an axis is a part of an index."""
 
     read: Load
     dims: Mapping[str, int]
     load: Instruction | None
+    windows: Mapping[str, tuple[int, int]]
+
+    def has_whole(self, axis: str, n: int, size: int) -> bool:
+        """Whether tiles of ``size`` elements, which a copy is filled up to, hold what all whole tiles of an
+        axis of length ``n`` read."""
+        if axis not in self.windows:
+            return True
+        length, more = self.windows[axis]
+        return -(-n // size) * size + more <= -(-length // size) * size
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,10 @@ class Product:
     def itemsize(self) -> int:
         """Bytes of an element of the operands."""
         return DTYPES[self.instruction.meaning.inputs[0].dtype].itemsize
+
+    def sizes(self, axis: str, n: int, sizes: Sequence[int]) -> list[int]:
+        """Those of the ``sizes`` of a tile along an axis of length ``n`` that operands have whole."""
+        return [k for k in sizes if all(o.has_whole(axis, n, k) for o in self.operands)]
 
     def unit(self, axis: str) -> int:
         """Elements along an axis that one instruction takes."""
@@ -149,24 +163,41 @@ def _product(d: SketchBuilder, p: Block, fit: Fit) -> Product | None:
     stage, out = fit.instruction.meaning.stages[0], []
     for x in stage.reads():
         own = [i.name for i in x.indices if isinstance(i, Var)]
-        operand = _operand(d, fit, x.buffer, [fit.axes[v] for v in own])
+        operand = _operand(d, p, fit, x.buffer, [fit.axes[v] for v in own])
         if operand is None:
             return None
         out.append(operand)
     rows, columns = (fit.axes[a.var] for a in stage.axes)
     (terms,) = {fit.axes[a.var] for a in stage.reduce_axes}
-    return Product(fit.instruction, rows, columns, terms, tuple(out))
+    found = Product(fit.instruction, rows, columns, terms, tuple(out))
+    return found if all(_offered(found, v, extents(p)[v]) for v in (rows, columns, terms)) else None
 
 
-def _operand(d: SketchBuilder, fit: Fit, name: str, axes: list[str]) -> ProductOperand | None:
+def _offered(x: Product, axis: str, n: int) -> list[int]:
+    """Elements of a block's tile along an axis of length ``n`` that are offered."""
+    unit = x.unit(axis)
+    if axis == x.terms:
+        sizes = [k // x.itemsize for k in DEPTHS if k // x.itemsize < 2 * max(n, unit)] or [unit]
+    else:
+        least = max(TILES[0], unit)
+        sizes = [k for k in TILES if least <= k < 2 * max(n, least)]
+    return x.sizes(axis, n, sizes)
+
+
+def _operand(d: SketchBuilder, p: Block, fit: Fit, name: str, axes: list[str]) -> ProductOperand | None:
     """``axes``: of the block, in the order of the operand's dimensions."""
-    read = fit.reads[name]
-    dims = {}
+    read, ranges = fit.reads[name], axis_ranges(p.iters)
+    dims, windows = {}, {}
     for v in axes:
         at = [k for k, i in enumerate(read.indices) if v in E.variables(i)]
         if len(at) != 1 or not _is_part(read.indices[at[0]], v, axes):
             return None
         dims[v] = at[0]
+        if (rest := affine.simplify(read.indices[at[0]] - Var(v), ranges)) != Const(0):
+            span, length = affine.bounds(rest, ranges), const(d.s.nest.buffer(read.buffer).shape[at[0]])
+            if span is None or span[0] < 0 or length is None:
+                return None
+            windows[v] = (length, span[1])
     if is_gathered(read) or len(set(dims.values())) < len(axes):
         return None
     order = tuple(sorted(dims.values()).index(dims[v]) for v in axes)
@@ -176,7 +207,7 @@ def _operand(d: SketchBuilder, fit: Fit, name: str, axes: list[str]) -> ProductO
         if x.threads == WARP and x.terms == 1 and len(x.meaning.inputs) == 1 and d.runs(x)
         and x.meaning.inputs[0].dtype == read.dtype and wanted.begins(x.layouts[x.result.name])
     )  # fmt: skip
-    return ProductOperand(read, dims, next(loads, None))
+    return ProductOperand(read, dims, next(loads, None), windows)
 
 
 def _is_part(index: Expr, axis: str, axes: Sequence[str]) -> bool:
@@ -232,12 +263,9 @@ def _cuts(d: SketchBuilder, producer: str, x: Product) -> Cuts:
     p = d.block(producer)
     n, block, warps = extents(p), {}, {}
     for what, many, v in (("rows", "down", x.rows), ("columns", "across", x.columns)):
-        least = max(TILES[0], x.unit(v))
-        offered = [k for k in TILES if least <= k < 2 * max(n[v], least)]
-        block[v] = d.choice(f"{producer}.{what}", offered)
-        warps[v] = d.divisor(f"{producer}.{many}", as_expr(block[v]) // least, WARPS)
-    offered = [k // x.itemsize for k in DEPTHS if k // x.itemsize < 2 * max(n[x.terms], x.unit(x.terms))]
-    block[x.terms] = d.choice(f"{producer}.depth", offered or [x.unit(x.terms)])
+        block[v] = d.choice(f"{producer}.{what}", _offered(x, v, n[v]))
+        warps[v] = d.divisor(f"{producer}.{many}", as_expr(block[v]) // max(TILES[0], x.unit(v)), WARPS)
+    block[x.terms] = d.choice(f"{producer}.depth", _offered(x, x.terms, n[x.terms]))
     return Cuts(x, block, warps)
 
 
