@@ -131,6 +131,7 @@ def test_explanations_have_what_the_compiler_tells(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("usual_recursion")
 def test_what_is_nested_too_deeply_is_explained_without_a_compiler() -> None:
     a = te.placeholder((3,), "float32", "A")
 

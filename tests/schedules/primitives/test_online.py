@@ -401,7 +401,7 @@ def scaled_by_the_part(m: pytest.MonkeyPatch) -> None:
 
 
 def any_power(m: pytest.MonkeyPatch) -> None:
-    m.setattr(online, "degree", lambda *a: 1.0)
+    m.setattr(online, "degree", lambda *a, **how: 1.0)
 
 
 def any_reader(m: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ USED, TAKEN_REGISTERS = 1.2, 36
 PLACE_REGISTERS = 3
 # Most statements of one unrolled body.
 MOST_UNROLLED = 4096
-# Most code of a kernel, as expression nodes of what is unrolled: some 2.2 times what is left of them when
+# Most code of a kernel, as expression nodes of what is unrolled: 1.8 times or more what is left of them when
 # numbers stand for holes, of which 2^18 are compiled at most.
 MOST_CODE = 560_000
 
