@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import autotune as at
 from schedules import ops
 from schedules.schedule import Schedule
+from schedules.te.compute_dag import ComputeDAG
 
 M, N, K = 16, 8, 16  # of one mma of float16
 LOADS = {"a": "ldmatrix_float16_a", "b": "ldmatrix_float16_b_trans"}
@@ -35,10 +36,14 @@ class Tiles:
 
 
 def product(m: int, n: int, k: int, tiles: Tiles = Tiles()) -> Schedule:
+    """C = A·B of these sizes."""
+    return by_warps(ops.workload("matmul", {"m": m, "n": n, "k": k}, "float16").dag, tiles)
+
+
+def by_warps(dag: ComputeDAG, t: Tiles) -> Schedule:
     """C = A·B: a warp has its part of C in registers. A and B come to shared memory in the background,
     ``stages - 1`` iterations ahead. Each warp loads its rows and columns from there."""
-    t = tiles
-    s = at.Schedule(ops.workload("matmul", {"m": m, "n": n, "k": k}, "float16").dag)
+    s = at.Schedule(dag)
     s.set_scope("c", "fragment")
     for x, tile in (("a", [t.down * t.rows, t.depth]), ("b", [t.depth, t.across * t.columns])):
         s.pack(s.cache_read("c", x, "shared"), tile, [])  # zeros beyond the ends
@@ -56,8 +61,8 @@ def product(m: int, n: int, k: int, tiles: Tiles = Tiles()) -> Schedule:
     for x, load in LOADS.items():
         s.compute_at(f"{x}_shared_fragment", ki)
         s.compute_at(f"{x}_shared", ko)
-        _copy(s, f"{x}_shared", t.down * t.across)
-        _load(s, f"{x}_shared_fragment", load)
+        copy_by_threads(s, f"{x}_shared", t.down * t.across)
+        load_by_warps(s, f"{x}_shared_fragment", load)
     for x in (ki, ti, tj):
         s.unroll(x)
     s.tensorize(ii, "mma_m16n8k16_float32_float16")
@@ -77,10 +82,15 @@ def _results(s: Schedule, t: Tiles) -> str:
     return block
 
 
-def _copy(s: Schedule, name: str, warps: int) -> None:
-    """By all threads, 8 neighbouring elements each at a time."""
-    own = [x for x in s.loops(name) if x not in s.loops("c")]
-    outer, warp, lane, v = s.split(s.fuse(*own), [None, warps, 32, 8])
+def own_loops(s: Schedule, name: str) -> list[str]:
+    """The loops of a block that no other block is in."""
+    others = {x for b in s.blocks() if b != name for x in s.loops(b)}
+    return [x for x in s.loops(name) if x not in others]
+
+
+def copy_by_threads(s: Schedule, name: str, warps: int) -> None:
+    """Copy to shared memory by all threads, 8 neighbouring elements each at a time."""
+    outer, warp, lane, v = s.split(s.fuse(*own_loops(s, name)), [None, warps, 32, 8])
     s.reorder(warp, lane, outer, v)
     s.bind(warp, "threadIdx.y")
     s.bind(lane, "threadIdx.x")
@@ -90,9 +100,9 @@ def _copy(s: Schedule, name: str, warps: int) -> None:
     s.annotate(name, "swizzle", 128)
 
 
-def _load(s: Schedule, name: str, instruction: str) -> None:
-    """16 × 16 elements at a time."""
-    rows, columns = (x for x in s.loops(name) if x not in s.loops("c"))
+def load_by_warps(s: Schedule, name: str, instruction: str) -> None:
+    """Load a fragment, 16 × 16 elements at a time."""
+    *_, rows, columns = own_loops(s, name)
     ro, ri = s.split(rows, [None, 16])
     co, ci = s.split(columns, [None, 16])
     s.reorder(ro, co, ri, ci)

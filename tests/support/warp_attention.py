@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from warp_products import copy_by_threads, load_by_warps
+
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
 
@@ -52,9 +54,9 @@ def by_warps(dag: ComputeDAG, t: AttentionTiles) -> Schedule:
     s.annotate(part, "stages", t.stages)
     for x, where in (("k", part), ("v", part), ("q", block)):
         s.compute_at(f"{x}_shared", where)
-        _copy(s, f"{x}_shared", t.warps)
+        copy_by_threads(s, f"{x}_shared", t.warps)
     for x, how in (("q", "a"), ("k", "b"), ("v", "b_trans")):
-        _load(s, f"{x}_shared_fragment", f"ldmatrix_bfloat16_{how}")
+        load_by_warps(s, f"{x}_shared_fragment", f"ldmatrix_bfloat16_{how}")
     for b in s.blocks():
         if b.startswith(("row_", "inv_", "mixed_")) or b == "e":
             _rows(s, b, around, t.warps)
@@ -82,31 +84,6 @@ def _product(
     for x in reads:
         s.compute_at(x, ki)
     s.tensorize(ii, MMA)
-
-
-def _copy(s: Schedule, name: str, warps: int) -> None:
-    """By all threads, 8 neighbouring elements each."""
-    shared = {x for b in s.blocks() if b != name for x in s.loops(b)}
-    outer, warp, lane, v = s.split(s.fuse(*_own(s, name, shared)), [None, warps, 32, 8])
-    s.reorder(warp, lane, outer, v)
-    s.bind(warp, "threadIdx.y")
-    s.bind(lane, "threadIdx.x")
-    s.unroll(outer)
-    s.vectorize(v)
-    s.annotate(name, "async", 1)
-    s.annotate(name, "swizzle", 128)
-
-
-def _load(s: Schedule, name: str, how: str) -> None:
-    """By ldmatrix, 16 × 16 elements at a time."""
-    shared = {x for b in s.blocks() if b != name for x in s.loops(b)}
-    *_, rows, columns = _own(s, name, shared)
-    ro, ri = s.split(rows, [None, 16])
-    co, ci = s.split(columns, [None, 16])
-    s.reorder(ro, co, ri, ci)
-    s.unroll(ro)
-    s.unroll(co)
-    s.tensorize(ri, how)
 
 
 def _rows(s: Schedule, block: str, around: set[str], warps: int) -> None:

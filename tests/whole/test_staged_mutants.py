@@ -15,7 +15,7 @@ from grid_mutants import STRONGER, Mutant, grid_mutants
 from warp_attention import AttentionTiles
 from warp_attention import by_warps as attention_by_warps
 from warp_cases import WarpCase
-from warp_products import WarpTiles, by_warps
+from warp_products import Tiles, by_warps
 
 from autotune.codegen.simt import cuda, emulator
 from schedules import ops, te
@@ -28,7 +28,7 @@ DRAWN, TOGETHER = 200, 10  # changes in all, and in one object
 UNUSED = "without row_max_scale = 1.0"  # the first part of the rows sets it, before it is read
 
 
-def warp_product(m: int, n: int, k: int, tiles: WarpTiles) -> tuple[Case, GridProgram]:
+def warp_product(m: int, n: int, k: int, tiles: Tiles) -> tuple[Case, GridProgram]:
     """A product of float16, in whole numbers."""
     a, b = te.placeholder((m, k), "float16", name="a"), te.placeholder((k, n), "float16", name="b")
     t = te.reduce_axis(k, name="k")
@@ -54,7 +54,7 @@ def sums(stages: int, shape: tuple[int, int, int] = (13, 20, 36)) -> tuple[Case,
 
 
 def products(stages: int) -> tuple[Case, GridProgram]:
-    return warp_product(40, 56, 72, WarpTiles(16, 32, 2, 1, 16, stages, 2))
+    return warp_product(40, 56, 72, Tiles(16, 32, 2, 1, 16, stages, 2))
 
 
 def bytes_of(product: str, loads: tuple[str, str], turned: str, stages: int) -> tuple[Case, GridProgram]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from grid_cases import Case, need_cxx
-from warp_products import WarpTiles, by_warps
+from warp_products import Tiles, by_warps
 
 from autotune import backends
 from autotune.codegen.simt import cuda, emulator, nvrtc, sass
@@ -118,7 +118,7 @@ def test_rows_lie_before_a_dimension_that_a_tile_has_once() -> None:
 
 def test_a_schedule_by_hand_means_the_product() -> None:
     w = ops.workload("matmul", {"m": 17, "n": 8, "k": 24}, "float16")
-    s, c = by_warps(w.dag, WarpTiles(16, 16, 1, 1, 32, 2, 1)), case(w)
+    s, c = by_warps(w.dag, Tiles(16, 16, 1, 1, 32, 2, 1)), case(w)
     (outputs,) = c.poisoned()
     interp.run(s.nest, dict(zip(["a", "b", "c_float16"], [*c.inputs, outputs], strict=True)))
     c.check([outputs], "by hand")

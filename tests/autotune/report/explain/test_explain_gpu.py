@@ -6,7 +6,7 @@ import re
 
 import pytest
 from said import said
-from warp_products import WarpTiles, by_warps
+from warp_products import Tiles, by_warps
 
 import autotune as at
 from autotune import backends
@@ -95,7 +95,7 @@ def test_tiles_that_are_too_large_are_not_counted() -> None:
 @pytest.mark.slow
 def test_matrix_units_and_copies_in_the_background_are_told() -> None:
     dag = ops.workload("matmul", {"m": 64, "n": 64, "k": 128}, "float16").dag
-    s = by_warps(dag, WarpTiles(32, 32, 2, 2, 32, 3, 1))
+    s = by_warps(dag, Tiles(32, 32, 2, 2, 32, 3, 1))
     e = at.explain(Schedule.replay(dag, s.trace, backends.parse("a100")))
     units = "ldmatrix_float16_a, ldmatrix_float16_b_trans, mma_m16n8k16_float32_float16"
     assert f"matrix units {units}" in said(e)
