@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -17,13 +18,14 @@ from autotune.platform.machine import driver_library
 from autotune.settings import cuda_binding
 from schedules.distribution import install
 from schedules.gpu_architectures import compiled_for
-from schedules.ir import Intrinsic, walk
-from schedules.ir.grid import GridProgram
 from schedules.model import Target, Trace
 from schedules.te.compute_dag import ComputeDAG
 
 if TYPE_CHECKING:
     from autotune.backends.building.cross_compile import Compiled
+    from autotune.codegen.simt.emit import Generated
+    from autotune.codegen.simt.nvrtc import Cubin
+    from schedules.ir.grid import GridProgram
 
 # Tried with PyCUDA 2026.1 on Python 3.11, without a CUDA toolkit: `docs/pycuda.md`.
 PYCUDA = "PyCUDA has no wheels, and needs a C++ compiler and headers of CUDA: docs/pycuda.md has the commands"
@@ -104,30 +106,30 @@ class Cuda(Grids):
         return f"NVRTC compiles for described GPUs such as h100; {found}", ""
 
     def build(self, dag: ComputeDAG, trace: Trace, target: Target) -> bytes:
-        from autotune.backends.building.from_trace import grid_program, within_recursion
         from autotune.codegen.grid_code import grid_code
-        from autotune.codegen.simt import cuda, nvrtc
 
-        program = grid_program(dag, trace, target)
-        with within_recursion():
-            made = cuda.generate(program)
-        cubin = nvrtc.compile_cubin(made.text, compiled_for(target.arch))
-        facts = with_asked(cubin.facts, made.shared)
-        check_registers(program, facts)
-        return grid_code(program, self.name, made, cubin.data, facts).to_bytes()
+        program, made, cubin = self._compiled(dag, trace, target)
+        check_registers(program, cubin.facts)
+        return grid_code(program, self.name, made, cubin.data, cubin.facts).to_bytes()
 
     def cross_compile(self, dag: ComputeDAG, trace: Trace, target: Target) -> Compiled:
         from autotune.backends.building.cross_compile import Compiled
-        from autotune.backends.building.from_trace import grid_program, within_recursion
-        from autotune.codegen.simt import cuda, nvrtc, sass
+        from autotune.codegen.simt import sass
 
-        program = grid_program(dag, trace, target)
-        with within_recursion():
-            made = cuda.generate(program)
-        cubin = nvrtc.compile_cubin(made.text, compiled_for(target.arch))
-        facts, counted = with_asked(cubin.facts, made.shared), sass.counts(cubin.data)
-        facts = {k: {**v, **counted.get(k, {})} for k, v in facts.items()}
+        _, made, cubin = self._compiled(dag, trace, target)
+        counted = sass.counts(cubin.data)
+        facts = {k: {**v, **counted.get(k, {})} for k, v in cubin.facts.items()}
         return Compiled(target, made.text, cubin.data, facts)
+
+    def _compiled(
+        self, dag: ComputeDAG, trace: Trace, target: Target
+    ) -> tuple[GridProgram, Generated, Cubin]:
+        """The kernels of a trace, their text, and machine code with what the compiler tells of them."""
+        from autotune.codegen.simt import nvrtc
+
+        program, made = self.generated(dag, trace, target)
+        cubin = nvrtc.compile_cubin(made.text, compiled_for(target.arch))
+        return program, made, replace(cubin, facts=with_asked(cubin.facts, made.shared))
 
     def versions(self, target: Target) -> list[str]:
         """With the version of NVRTC that compiles it. Then without, for where there is none: what was made
@@ -154,9 +156,12 @@ def with_asked(facts: Mapping[str, Mapping[str, int]], asked: Mapping[str, int])
 def check_registers(program: GridProgram, facts: Mapping[str, Mapping[str, int]]) -> None:
     """Raises CompileError for a kernel that uses matrix units and keeps some of its registers in memory:
     what feeds these units is to be there when they want it."""
+    from schedules.ir import walk
+    from schedules.ir.lanes import is_collective
+
     for k in program.kernels:
         kept = {n: facts[k.name][f"{n}_bytes"] for n in ("spill", "stack") if facts[k.name][f"{n}_bytes"]}
-        if kept and any(isinstance(x, Intrinsic) and x.instruction.threads > 1 for x in walk(k.body)):
+        if kept and any(map(is_collective, walk(k.body))):
             told = " and ".join(f"{n} bytes of {what}" for what, n in kept.items())
             raise CompileError(
                 f"{k.name} uses matrix units, and the compiler keeps registers in memory ({told} a thread); "

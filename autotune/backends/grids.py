@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from autotune.backends.base import Backend, Loaded, MeasuringPolicy
 from autotune.codegen.grid_code import kind_of
 from autotune.targets.names import TargetError
 from schedules.model import Target, Trace
 from schedules.te.compute_dag import ComputeDAG
+
+if TYPE_CHECKING:
+    from autotune.codegen.simt.emit import Generated
+    from schedules.ir.grid import GridProgram
 
 PLAIN_RATE = 1e8  # of one thread of a device
 
@@ -51,11 +56,16 @@ class Grids(Backend):
 
         grid_program(dag, trace, target)
 
-    def source(self, dag: ComputeDAG, trace: Trace, target: Target) -> str:
-        from autotune.backends.building.from_trace import grid_program
+    def generated(self, dag: ComputeDAG, trace: Trace, target: Target) -> tuple[GridProgram, Generated]:
+        """The kernels of a trace, and their text. Raises ScheduleError and CompileError."""
+        from autotune.backends.building.from_trace import grid_program, within_recursion
 
-        text: str = self.dialect.source(grid_program(dag, trace, target))
-        return text
+        program = grid_program(dag, trace, target)
+        with within_recursion():
+            return program, self.dialect.generate(program)
+
+    def source(self, dag: ComputeDAG, trace: Trace, target: Target) -> str:
+        return self.generated(dag, trace, target)[1].text
 
     def takes(self, code: bytes) -> bool:
         return kind_of(code) in (self.name, "")  # what is damaged fails when it is loaded

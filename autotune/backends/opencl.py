@@ -54,13 +54,10 @@ class Opencl(Grids):
         return "no OpenCL device", f"{install('opencl')} and a driver, such as PoCL, to use one"
 
     def build(self, dag: ComputeDAG, trace: Trace, target: Target) -> bytes:
-        from autotune.backends.building.from_trace import grid_program, within_recursion
         from autotune.codegen.grid_code import grid_code
-        from autotune.codegen.simt import opencl
 
-        program = grid_program(dag, trace, target)
-        with within_recursion():
-            return grid_code(program, self.name, opencl.generate(program)).to_bytes()
+        program, made = self.generated(dag, trace, target)
+        return grid_code(program, self.name, made).to_bytes()
 
     def cross_compile(self, dag: ComputeDAG, trace: Trace, target: Target) -> Compiled:
         from autotune.backends.building.cross_compile import Compiled

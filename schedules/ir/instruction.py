@@ -73,6 +73,11 @@ class Instruction:
     def __repr__(self) -> str:
         return self.name
 
+    @property
+    def collective(self) -> bool:
+        """Whether threads do it together."""
+        return self.threads > 1
+
     def runs_on(self, features: Collection[str]) -> bool:
         """Whether a target with these features has it."""
         return all(f in features for f in self.features)

@@ -75,4 +75,4 @@ def together(ins: Instruction, lanes: Sequence[Elements]) -> list[Elements]:
 
 def is_collective(s: Stmt) -> bool:
     """Whether the lanes of a warp do a statement together."""
-    return isinstance(s, Intrinsic) and s.instruction.threads > 1
+    return isinstance(s, Intrinsic) and s.instruction.collective

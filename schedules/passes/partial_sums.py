@@ -82,7 +82,7 @@ def _chain(nest: Nest, b: Block) -> list[Loop]:
     """The loops that add to an element in one chain. Threads of a block add in a tree, and matrix units of a
     GPU all terms of an instruction at once."""
     own, loops = vars_bound(b, "reduce"), loops_of(nest, b.name)
-    units = (n for n, x in enumerate(loops) if x.instruction is not None and x.instruction.threads > 1)
+    units = (n for n, x in enumerate(loops) if x.instruction is not None and x.instruction.collective)
     return [x for x in loops[: next(units, None)] if x.var in own and not bound_to(x, "threadIdx")]
 
 

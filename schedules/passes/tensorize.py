@@ -22,7 +22,7 @@ def tensorize(s: Stmt, params: tuple[Buffer, ...], tails: bool = False, grid: bo
         if isinstance(x, Alloc):
             inner = {**strides, x.buffer.name: known_strides(x.buffer)}
             return with_body(x, lambda y: go(y, inner))
-        if isinstance(x, Loop) and (ins := x.instruction) is not None and (ins.threads > 1 or not grid):
+        if isinstance(x, Loop) and (ins := x.instruction) is not None and (ins.collective or not grid):
             try:
                 found = Intrinsic(ins, match(x, ins, strides), x)
             except NoMatch as err:

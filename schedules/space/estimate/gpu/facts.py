@@ -278,7 +278,7 @@ def _work(s: Stmt, b: Block, nest: Nest) -> Work:
         pad = _hint(writers(nest, buffer.name), "pad")
         return near if pad is None else E.minimum(near, 4 - pad % 4)
 
-    by = next((x.instruction for x in loops if x.instruction is not None and x.instruction.threads > 1), None)
+    by = next((x.instruction for x in loops if x.instruction is not None and x.instruction.collective), None)
     found = tuple(
         GpuAccessFacts(
             DTYPES[buffer.dtype].itemsize,
