@@ -403,15 +403,21 @@ def loaded(w: Any, o: Options) -> Any:
 # -- tools of NVIDIA's toolkit, on one call of a kernel -------------------------------------------------
 
 
+def needed(name: str, o: Options, besides: str = "") -> str:
+    """The path of a tool that runs kernels of an NVIDIA GPU. Raises Skip where one of these is not here."""
+    if o.target != "cuda":
+        raise Skip(f"needs an NVIDIA GPU, not {o.target}{besides}")
+    program = tool(name)
+    if program is None:
+        raise Skip(f"{name}: {TOOLKIT}")
+    return program
+
+
 def races(o: Options) -> Result:
     """compute-sanitizer's racecheck on a call of kernels with small shapes."""
     from autotune.tuning.suites import read
 
-    if o.target != "cuda":
-        raise Skip(f"needs an NVIDIA GPU, not {o.target}; the emulator looks for races in every run")
-    program = tool("compute-sanitizer")
-    if program is None:
-        raise Skip(f"compute-sanitizer: {TOOLKIT}")
+    program = needed("compute-sanitizer", o, "; the emulator looks for races in every run")
     found = compared(read(shapes(o, "races")), o)
     check = [program, "--tool", "racecheck", "--error-exitcode", "9"]
     return found | {"racecheck": under(check, found["rows"], o)}
@@ -419,11 +425,7 @@ def races(o: Options) -> Result:
 
 def profile(o: Options) -> Result:
     """ncu on a call of the products that are furthest behind the best of other libraries."""
-    if o.target != "cuda":
-        raise Skip(f"needs an NVIDIA GPU, not {o.target}")
-    program = tool("ncu")
-    if program is None:
-        raise Skip(f"ncu: {TOOLKIT}")
+    program = needed("ncu", o)
     chosen = worst(row for rows in kept(o.out).values() for row in rows)
     if not chosen:
         raise Skip("no step before has compared anything")
