@@ -28,7 +28,7 @@ from schedules.documents import (
 )
 from schedules.dtypes import DTYPES
 from schedules.ir import Buffer
-from schedules.ir.strides import elements
+from schedules.ir.strides import SWIZZLES, elements
 from schedules.strides import MemoryLayout
 
 if TYPE_CHECKING:  # loading a kernel generates no code, and imports nothing that does
@@ -100,7 +100,7 @@ class TensorMap:
             raise ValueError(f"{self.name}: rows and rows of a box are no multiples of 16 bytes")
         if any(not 1 <= n <= 256 for n in self.box) or any(not 1 <= n <= 1 << 32 for n in self.shape):
             raise ValueError(f"{self.name}: a box has 1 to 256 elements a dimension, an array up to 2**32")
-        if self.swizzle not in (0, 32, 64, 128) or (self.swizzle and self.box[-1] * item > self.swizzle):
+        if self.swizzle not in (0, *SWIZZLES) or (self.swizzle and self.box[-1] * item > self.swizzle):
             raise ValueError(f"{self.name}: rows of a box fit into the swizzle, of 32, 64 or 128 bytes")
 
 

@@ -82,6 +82,11 @@ def places(s: Stmt) -> tuple[Access, ...]:
     return (*own, *(Access(o.buffer, o.indices) for o in operands))
 
 
+def beside(indices: tuple[Expr, ...], by: int | Expr) -> tuple[Expr, ...]:
+    """The place so many elements further along the last dimension."""
+    return (*indices[:-1], indices[-1] + by)
+
+
 def written(s: Stmt) -> tuple[str, ...]:
     """The buffers that a lowered statement itself writes. What an `Intrinsic` writes stands in its body."""
     own = "indices" in s.__dataclass_fields__ and not isinstance(s, Prefetch)

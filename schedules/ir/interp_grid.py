@@ -38,7 +38,7 @@ from schedules.ir import (
     kids,
     walk,
 )
-from schedules.ir.exprs import written
+from schedules.ir.exprs import beside, written
 from schedules.ir.grid import GridKernel, GridProgram
 from schedules.ir.interp import (
     Action,
@@ -161,7 +161,7 @@ class CheckedCompiler(Compiler):
 
     def copy(self, s: Copy) -> Action:
         """A copy that begins. Its lanes are side by side, as those of a vector."""
-        at, source = (self._lanes(ix) for ix in (s.indices, s.value.indices))
+        at, source = (beside(ix, E.Var(LANE)) for ix in (s.indices, s.value.indices))
         place = tuple(map(self.expr, at))
         put, load = self.place(s.buffer, at), self.load(s.value.buffer, source)
         cond, nothing = self.expr(s.cond), unwritten(s.value.dtype)
@@ -174,9 +174,6 @@ class CheckedCompiler(Compiler):
             del env[LANE]
 
         return begin
-
-    def _lanes(self, indices: tuple[E.Expr, ...]) -> tuple[E.Expr, ...]:
-        return (*indices[:-1], E.Binary("+", indices[-1], E.Var(LANE)))
 
     def lands_early(self) -> bool:
         return self.landing == "early" or (self.landing == "random" and self.chance.random() < 0.5)

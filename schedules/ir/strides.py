@@ -131,8 +131,10 @@ def as_row_major(b: Buffer, indices: Indices) -> tuple[Buffer, Indices]:
     return replace(b, shape=tuple(map(wrap, shape)), strides=None), tuple(at)
 
 
-# Bytes that change places together in a swizzle, those of a line of banks, and the widths of rows.
-CHUNK, BANKS, SWIZZLES = 16, 128, (128, 64, 32)
+# Bytes that change places together in a swizzle, and those of a line of banks.
+CHUNK, BANKS = 16, 128
+# Bytes of the rows of a swizzle. Behind 0, for none, the place of each is its ``CUtensorMapSwizzle``.
+SWIZZLES = (32, 64, 128)
 
 
 def swizzle_bits(b: Buffer) -> tuple[int, int]:
@@ -165,4 +167,4 @@ def swizzle_period(b: Buffer) -> int:
 def widest_swizzle(b: Buffer, most: int) -> int:
     """The widest swizzle of at most so many bytes whose rows divide those of a buffer; 0 where none do."""
     row = known_extents(b)[-1] * DTYPES[b.dtype].itemsize if b.shape and b.strides is None else 0
-    return next((n for n in SWIZZLES if row and n <= most and row % n == 0), 0)
+    return max((n for n in SWIZZLES if row and n <= most and row % n == 0), default=0)

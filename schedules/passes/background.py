@@ -17,7 +17,7 @@ from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.expr import Const, Expr, Load, Select
 from schedules.ir import Buffer, Copy, Guard, Loop, Nest, Seq, Stmt, Store, blocks, const, seq, walk
-from schedules.ir.exprs import loads, substitute
+from schedules.ir.exprs import beside, loads, substitute
 from schedules.ir.nest import is_scatter
 from schedules.ir.strides import known_extents, known_strides
 from schedules.passes.expand_blocks import is_apart
@@ -140,7 +140,7 @@ def _copy(s: Store, around: _Around, count: int) -> Stmt | None:
     to = around.arrays.lies[s.buffer]
     if not isinstance(value, Load) or count * DTYPES[to.dtype].itemsize not in WIDTHS:
         return None
-    last = (*s.indices[:-1], s.indices[-1] + (count - 1))
+    last = beside(s.indices, count - 1)
     fits = all(_within(i, n, around.ranges) for i, n in zip(last, known_extents(to), strict=True))
     if around.alone and fits:
         return Copy(s.buffer, s.indices, value, count, E.all_of(*around.conds, *asked))

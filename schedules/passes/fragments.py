@@ -36,7 +36,7 @@ from schedules.ir import (
     walk,
     with_body,
 )
-from schedules.ir.exprs import accesses, expressions, substitute
+from schedules.ir.exprs import accesses, beside, expressions, substitute
 from schedules.ir.nest import numbered
 from schedules.ir.strides import known_strides
 from schedules.layouts import LANES, Layout
@@ -336,8 +336,9 @@ def _intrinsic(s: Intrinsic, at: LaneScope) -> Stmt:
             return Load(here[e.buffer].buffer, here[e.buffer].indices, e.dtype)
         return None
 
-    indices = (*result.indices[:-1], result.indices[-1] + Var(number))
-    stored = Store(result.buffer, indices, E.rewrite(ins.step.value, f), ins.step.update)
+    stored = Store(
+        result.buffer, beside(result.indices, Var(number)), E.rewrite(ins.step.value, f), ins.step.update
+    )
     return Intrinsic(ins, own, Loop(number, Const(ins.layouts[result.name].size), stored, "unroll"))
 
 

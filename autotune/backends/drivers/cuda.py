@@ -25,13 +25,14 @@ from autotune.errors import CompileError
 from autotune.platform.machine import driver_library
 from schedules.dtypes import DTYPES
 from schedules.gpu_architectures import STATIC_SHARED
+from schedules.ir.strides import SWIZZLES
 
 AHEAD = 16  # timed runs that are under way together
 CODE_FOR = 13000  # the driver interface that machine code of NVRTC 13 needs
 SOMEWHERE = 1 << 20  # an address that tensor maps are encoded with
-# CUtensorMapDataType by bytes of an element: copies need no more. CUtensorMapSwizzle by its place.
+# CUtensorMapDataType by bytes of an element: copies need no more.
 ELEMENTS = {1: 0, 2: 1, 4: 2, 8: 4}
-SWIZZLES, L2_PROMOTION = (0, 32, 64, 128), 2  # to 128 bytes
+L2_PROMOTION = 2  # to 128 bytes
 ELSEWHERE = (201, 400)  # the driver's words where no context is current, and where that of another GPU is
 
 
@@ -124,7 +125,7 @@ def _encoded(library: ctypes.CDLL, m: TensorMap) -> bytes:
         ctypes.c_void_p(own), ELEMENTS[item], rank, ctypes.c_void_p(SOMEWHERE),
         (ctypes.c_uint64 * rank)(*shape), (ctypes.c_uint64 * rank)(*strides),
         (ctypes.c_uint32 * rank)(*box), (ctypes.c_uint32 * rank)(*[1] * rank),
-        0, SWIZZLES.index(m.swizzle), L2_PROMOTION, 0,
+        0, (0, *SWIZZLES).index(m.swizzle), L2_PROMOTION, 0,
     )  # fmt: skip
     if status:
         raise CompileError(f"the driver refused the tensor map {m.name}: {_words(status)}")

@@ -38,6 +38,7 @@ from schedules.ir import (
     const,
     walk,
 )
+from schedules.ir.exprs import beside
 from schedules.ir.grid import GridKernel, GridProgram, shared_places
 from schedules.ir.strides import elements, nbytes
 from schedules.passes.cross_thread import identity
@@ -283,7 +284,7 @@ class _Emitter(CExpressions):
         """A copy that begins; where a language has none, one that is done."""
         if not self.d.copies:
             lane = Var(".lane")
-            at, from_ = ((*x.indices[:-1], x.indices[-1] + lane) for x in (s, s.value))
+            at, from_ = (beside(x.indices, lane) for x in (s, s.value))
             value = E.select(s.cond, replace(s.value, indices=from_), Const(0, s.value.dtype))
             self.stmt(Loop(lane.name, Const(s.count), Store(s.buffer, at, value), "vectorize"))
             return

@@ -24,6 +24,7 @@ from schedules.instructions import INSTRUCTIONS, Instruction
 from schedules.instructions.match import Fit, fits
 from schedules.ir import Block, const
 from schedules.ir.nest import axis_ranges, behind, vars_bound
+from schedules.ir.strides import SWIZZLES
 from schedules.primitives.base import as_expr
 from schedules.space.estimate.gpu.rates import WARP
 from schedules.space.rules.gpu.maps import lanes_of
@@ -46,8 +47,6 @@ DEPTHS = (32, 64, 128)
 STAGES = (2, 3, 4, 5)
 # Most rows of tiles whose blocks follow each other, so that they find operands in the second cache.
 GROUP = 16
-# Bytes in which chunks change places against bank conflicts.
-SWIZZLE = 128
 # Usual side of a block's tile, by which tiles are counted, and fewest steps of a part of a sum.
 USUAL, LEAST_STEPS = 128, 8
 # Most times the work of a product that whole instructions may do.
@@ -114,7 +113,7 @@ def matrix_products(d: SketchBuilder, producer: str, consumer: str) -> dict[str,
     columns = dict(zip(spatial(c)[::-1], spatial(p)[::-1], strict=False)).get(vector_axis(c) or "")
     out: dict[object, tuple[tuple[object, ...], Product]] = {}
     for ins in INSTRUCTIONS.values():
-        if ins.threads != WARP or not ins.terms > 1 or not d.runs(ins):
+        if not ins.collective or not ins.terms > 1 or not d.runs(ins):
             continue
         kind = ins.result.dtype, tuple(ins.iterations.values())  # one with its operands turned is no other
         for x in filter(None, (_product(d, p, fit) for fit in fits(p, ins))):
@@ -204,7 +203,7 @@ def _operand(d: SketchBuilder, p: Block, fit: Fit, name: str, axes: list[str]) -
     wanted = fit.instruction.layouts[name].along(order)
     loads = (
         x for x in INSTRUCTIONS.values()
-        if x.threads == WARP and x.terms == 1 and len(x.meaning.inputs) == 1 and d.runs(x)
+        if x.collective and x.terms == 1 and len(x.meaning.inputs) == 1 and d.runs(x)
         and x.meaning.inputs[0].dtype == read.dtype and wanted.begins(x.layouts[x.result.name])
     )  # fmt: skip
     return ProductOperand(read, dims, next(loads, None), windows)
@@ -350,4 +349,4 @@ def copy_to_shared(d: SketchBuilder, shared: str, step: str, x: ProductOperand, 
     d.s.unroll(outer)
     d.s.vectorize(v)
     d.s.annotate(shared, "async", 1)
-    d.s.annotate(shared, "swizzle", SWIZZLE)
+    d.s.annotate(shared, "swizzle", SWIZZLES[-1])

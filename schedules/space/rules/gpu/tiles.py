@@ -18,6 +18,7 @@ from schedules.expr import Load
 from schedules.gpu_architectures import features
 from schedules.ir import Block, Loop
 from schedules.ir.nest import reads, vars_bound
+from schedules.ir.strides import SWIZZLES
 from schedules.primitives.base import Factor
 from schedules.space.rules.gpu.cuts import LEAST, AxisPart, Cut, in_lines, in_warps, threads_in_order
 from schedules.space.rules.gpu.maps import USED_ONCE, lanes_of
@@ -54,8 +55,6 @@ TILE = 64 * 64
 LONG = 1024
 # Iterations whose operands lie in shared memory at a time, which copies in the background allow.
 STAGES = (1, 2, 3, 4, 5)
-# Bytes of a row within which chunks change places, against bank conflicts.
-SWIZZLE = 128
 # Rows of tiles that blocks take together that are offered, and for how many tiles a processor they are.
 GROUPS = (1, 4, 8, 16)
 GROUPED = 4
@@ -286,7 +285,7 @@ def _fetch(
     if not again:
         inline_copies(d, copy, x.buffer)
     if rows and warps:
-        d.s.annotate(copy, "swizzle", SWIZZLE)
+        d.s.annotate(copy, "swizzle", SWIZZLES[-1])
     elif rows:
         d.s.annotate(copy, "pad", PAD // DTYPES[d.dtype(d.block(copy))].itemsize)
     if _in_background(d):
